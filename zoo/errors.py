@@ -1,0 +1,49 @@
+"""What can go wrong. Every message says what came, what is allowed and what to do next."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ZooError(Exception):
+    """Base of every error this package raises on purpose; its text is meant for the user."""
+
+
+class UnknownName(ZooError, LookupError):
+    """A model, backbone, data set or split that no table knows."""
+
+
+class NoWeights(ZooError):
+    """The name is known, but its weights are nowhere at hand."""
+
+
+class CorruptFile(ZooError):
+    """A file that is truncated, altered, or of another format version."""
+
+
+class BadImage(ZooError, ValueError):
+    """A picture that cannot be decoded or has no agreed meaning as 8-bit RGB."""
+
+
+class ImageTooLarge(BadImage):
+    """A picture whose header promises more pixels than allowed; it was not decoded."""
+
+
+class ImageFormatNotAllowed(BadImage):
+    """Bytes that are no picture, or a picture in a format outside the allowed list."""
+
+
+class BadData(ZooError, ValueError):
+    """A data set that does not hold what was asked of it."""
+
+
+def unknown(kind: str, got: str, known: Iterable[str], then: str = "") -> UnknownName:
+    """UnknownName for `got`, with the three nearest of the `known` names, or all when few."""
+    names = list(known)
+    near = difflib.get_close_matches(got, names, n=3, cutoff=0.5)
+    if near:
+        hint = f"nearest: {', '.join(near)}"
+    elif names:
+        hint = f"known: {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}"
+    else:
+        hint = "none are known"
+    return UnknownName(f"unknown {kind} {got!r}; {hint}{'. ' + then if then else ''}")

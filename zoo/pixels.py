@@ -1,0 +1,112 @@
+"""From a picture to pixels: the one preprocessing of `embed`, evaluation and serving.
+
+A picture is a path, encoded bytes, a PIL image or a uint8 array. Pixels are (H, W, 3) uint8 RGB, H = W = the
+encoder's image size. Colour is settled here (orientation, alpha, palette, depth); mean and std are the encoder's.
+"""
+
+import io
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from zoo.errors import BadImage, ImageFormatNotAllowed, ImageTooLarge
+
+Picture = Any  # str | Path | bytes | PIL.Image.Image | numpy.ndarray
+
+BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
+MAX_PIXELS = 25_000_000  # width times height, read from the header before anything is decoded
+MAX_SIDE = 8192  # pixels
+
+
+def read_rgb(
+    picture: Picture, *, formats: Sequence[str] | None = None, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE
+) -> Image.Image:
+    """An upright 8-bit RGB image of any size.
+
+    picture: path, encoded bytes, PIL image, or uint8 array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).
+    formats: allowed encodings, in Pillow's words ("JPEG", "PNG"); None allows what Pillow reads.
+    Raises BadImage (undecodable, truncated, no 8-bit meaning), ImageTooLarge, ImageFormatNotAllowed, FileNotFoundError.
+    """
+    if isinstance(picture, np.ndarray):
+        return _from_array(picture)
+    if isinstance(picture, Image.Image):
+        return _as_rgb(picture, "PIL image")
+    label = f"{len(picture)} bytes" if isinstance(picture, bytes) else str(picture)
+    if not isinstance(picture, bytes | str | Path):
+        raise BadImage(
+            f"a picture is a path, bytes, a PIL image or a uint8 array; got {type(picture).__name__}. "
+            "Tensors in [0, 1] go to encoder(x)"
+        )
+    source = io.BytesIO(picture) if isinstance(picture, bytes) else picture
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own, lower limit follows
+            image = Image.open(source, formats=None if formats is None else tuple(formats))
+    except UnidentifiedImageError as error:
+        allowed = "a format Pillow reads" if formats is None else ", ".join(formats)
+        raise ImageFormatNotAllowed(f"{label}: not a picture in an allowed format ({allowed})") from error
+    except Image.DecompressionBombError as error:
+        raise ImageTooLarge(f"{label}: {error}; at most {max_pixels:,} pixels are read") from error
+    except OSError:  # no such file, a folder, no permission: the system's own words are clear
+        raise
+    except Exception as error:  # Pillow's header parsers raise anything at all on hostile bytes
+        raise BadImage(f"{label}: cannot be decoded ({error})") from error
+    with image:
+        width, height = image.size
+        if width * height > max_pixels or max(width, height) > max_side:
+            raise ImageTooLarge(
+                f"{label}: {width} x {height} pixels; at most {max_pixels:,} pixels and {max_side} a side. Resize first"
+            )
+        try:
+            return _as_rgb(image, label)
+        except BadImage:
+            raise
+        except Exception as error:  # Pillow's decoders raise anything at all on hostile bytes
+            raise BadImage(f"{label}: cannot be decoded ({error})") from error
+
+
+def preprocess(picture: Picture, *, image_size: int, crop: float = 1.0, **limits: Any) -> np.ndarray:
+    """(image_size, image_size, 3) uint8: bicubic resize of the shorter side to image_size / crop, then centre crop.
+
+    A picture that already has this size comes back bit for bit. limits: as for `read_rgb`.
+    """
+    return np.asarray(fit(read_rgb(picture, **limits), image_size=image_size, crop=crop))
+
+
+def fit(image: Image.Image, *, image_size: int, crop: float = 1.0) -> Image.Image:
+    """RGB image whose shorter side becomes image_size / crop (bicubic, antialiased), cut to its central square."""
+    width, height = image.size
+    side = min(width, height) * min(crop, 1.0)  # of the central square, in source pixels
+    left, top = (width - side) / 2, (height - side) / 2
+    return image.resize((image_size, image_size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
+
+
+def _from_array(array: np.ndarray) -> Image.Image:
+    channels = {2: 1, 3: array.shape[-1]}.get(array.ndim, 0)
+    if array.dtype != np.uint8 or channels not in (1, 3, 4) or 0 in array.shape:
+        raise BadImage(
+            f"array of {array.dtype} with shape {array.shape}; allowed: uint8 (H, W), (H, W, 1), "
+            "(H, W, 3) or (H, W, 4). Scale to 0..255 and cast, or give tensors in [0, 1] to encoder(x)"
+        )
+    return _as_rgb(
+        Image.fromarray(np.ascontiguousarray(array if channels > 1 else array.reshape(array.shape[:2]))), "array"
+    )
+
+
+def _as_rgb(image: Image.Image, label: str) -> Image.Image:
+    image = ImageOps.exif_transpose(image)  # decodes, too
+    mode = image.mode
+    if mode in ("F", "I") or (mode.startswith("I;") and not mode.startswith("I;16")):
+        raise BadImage(f"{label}: pixel mode {mode} has no agreed range; convert it to 8 or 16 bits first")
+    if mode.startswith("I;16"):
+        wide = np.asarray(image).astype(np.uint32)  # 0..65535
+        image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        canvas = Image.new("RGBA", image.size, BACKGROUND)
+        image = Image.alpha_composite(canvas, image)
+    return image.convert("RGB")

@@ -1,0 +1,99 @@
+"""Where models lie on this machine, by name.
+
+A model is a folder with `card.json` and the weights file that the card names: a run folder, or `$ZOO_HOME/models/NAME`.
+"""
+
+import os
+import shutil
+from importlib import resources
+from pathlib import Path
+
+from zoo.card import Card, parse_card
+from zoo.errors import CorruptFile, NoWeights, ZooError, unknown
+from zoo.files import new_folder, sha256, write_bytes, zoo_home
+from zoo.names import natural_order, parse_name
+
+CARD = "card.json"
+WEIGHTS = "model.safetensors"
+ONNX = "model.onnx"
+
+
+def catalogue() -> dict[str, Card]:
+    """The cards that come with the package, by name in natural order."""
+    files = [file for file in resources.files("zoo").joinpath("catalog").iterdir() if file.name.endswith(".json")]
+    cards = [parse_card(file.read_text("utf-8"), where=file.name) for file in files]
+    return {card.name: card for card in sorted(cards, key=lambda card: natural_order(card.name))}
+
+
+def kept() -> dict[str, Card]:
+    """The cards of the models in `$ZOO_HOME/models`, by name in natural order."""
+    folders = [path.parent for path in (zoo_home() / "models").glob(f"*/{CARD}")]
+    return {folder.name: read_card(folder) for folder in sorted(folders, key=lambda path: natural_order(path.name))}
+
+
+def locate(name_or_path: str | Path) -> Path:
+    """The folder of a model: the path itself if it is one, else the kept model of that name.
+
+    Raises NoWeights for a name of the catalogue whose weights are not here, UnknownName for any other.
+    """
+    path = Path(name_or_path)
+    if (path / CARD).is_file():
+        return path
+    text = str(name_or_path)
+    if path.is_dir() or os.sep in text:
+        what = "a folder without card.json" if path.is_dir() else "not there"
+        raise NoWeights(f"{text}: {what}; a model is a folder that training wrote, such as runs/simco-r20-digits")
+    folder = zoo_home() / "models" / text
+    if (folder / CARD).is_file():
+        return folder
+    parse_name(text)  # a name outside the grammar is told so first
+    if text not in catalogue():
+        raise unknown("model", text, [*catalogue(), *kept()], "`zoo list` shows all; a run folder works too")
+    here = (
+        f" A run of it lies here: use runs/{text}, or `zoo keep runs/{text}` first."
+        if Path("runs", text, CARD).is_file()
+        else ""
+    )
+    raise NoWeights(
+        f"the weights of {text} are not published yet and not in {zoo_home()}.{here} "
+        f"Train them: accelerate launch train/pretrain.py {text}"
+    )
+
+
+def read_card(folder: Path) -> Card:
+    """The card in `folder`. Raises CorruptFile if it is not readable as one."""
+    path = folder / CARD
+    return parse_card(path.read_text("utf-8"), where=path)
+
+
+def checked_weights(folder: Path, card: Card) -> Path:
+    """The weights file of `card`, size and sha256 verified. Raises NoWeights or CorruptFile."""
+    if card.weights is None:
+        raise NoWeights(f"{folder / CARD} names no weights. Train: accelerate launch train/pretrain.py {card.name}")
+    path = folder / card.weights.file
+    if not path.is_file():
+        raise NoWeights(
+            f"{path} is missing. Run the training command again in the same folder, or fetch the model again"
+        )
+    size, found = path.stat().st_size, sha256(path)
+    if (size, found) != (card.weights.bytes, card.weights.sha256):
+        raise CorruptFile(
+            f"{path} does not match its card: {size} bytes, sha256 {found[:12]}...; the card says {card.weights.bytes} "
+            f"bytes, sha256 {card.weights.sha256[:12]}... Run the training command again, or fetch the model again"
+        )
+    return path
+
+
+def keep(folder: Path, *, force: bool = False) -> Path:
+    """Copy a verified model into `$ZOO_HOME/models/NAME`, from where its name loads it. Returns that folder."""
+    card = read_card(folder)
+    weights = checked_weights(folder, card)
+    target = zoo_home() / "models" / card.name
+    if target.exists() and not force:
+        raise ZooError(f"{target} exists already; --force replaces it")
+    with new_folder(target) as aside:
+        for path in (weights, folder / ONNX):
+            if path.is_file():
+                shutil.copy2(path, aside / path.name)
+        write_bytes(aside / CARD, (folder / CARD).read_bytes())
+    return target
