@@ -1,0 +1,27 @@
+# make demo: the whole product on an embedded data set.  make test: all tests.  make lint: style and types.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/demo.installed
+	$(BIN)/python demo.py
+
+test: $(VENV)/dev.installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+# One installation per set of extras, repeated when pyproject.toml changes.
+$(VENV)/%.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	touch $@

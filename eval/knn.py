@@ -1,0 +1,75 @@
+"""Weighted k-NN classification of frozen features: Wu et al. 2018 (instance discrimination), section 3.4.
+
+Each of the k nearest neighbours by cosine similarity s votes for its class with weight exp(s / T).
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.errors import BadData
+
+KS = (1, 5, 10, 20, 50, 100, 200)
+TEMPERATURES = (0.07,)
+CHUNK = 512  # queries at a time; bounds the memory at CHUNK x n_bank similarities
+
+
+@torch.inference_mode()
+def knn_predict(
+    bank: np.ndarray,
+    labels: np.ndarray,
+    queries: np.ndarray,
+    *,
+    ks: Sequence[int] = KS,
+    temperatures: Sequence[float] = TEMPERATURES,
+    device: str | torch.device = "cpu",
+) -> dict[tuple[int, float], np.ndarray]:
+    """Predicted classes (n_queries,) int64 for every (k, T), from one pass over the similarities.
+
+    bank (n, D) with labels (n,) >= 0, queries (m, D); float, any scale: rows are L2-normalised here. A k above n is
+    left out. Equal votes go to the lowest class. Raises BadData on labels below 0, non-finite features, or no k <= n.
+    """
+    for what, features in {"bank": bank, "query": queries}.items():
+        if not np.isfinite(features).all():
+            raise BadData(f"some of the {len(features)} {what} features are not finite")
+    if len(labels) != len(bank) or labels.min(initial=0) < 0:
+        raise BadData("every bank feature needs a label of 0 or more; leave unlabelled images out of the bank")
+    usable = sorted(k for k in ks if k <= len(bank))
+    if not usable:
+        raise BadData(f"a bank of {len(bank)} images is smaller than every k of {list(ks)}")
+    answers: dict[tuple[int, float], list[Tensor]] = {(k, t): [] for k in usable for t in temperatures}
+    classes = int(labels.max()) + 1
+    for similarity, neighbours in _nearest(bank, labels, queries, k=usable[-1], device=device):
+        for temperature in temperatures:
+            # Subtracting the largest similarity changes no comparison and keeps exp from overflowing.
+            weights = ((similarity - similarity[:, :1]) / temperature).exp()  # (b, k)
+            votes = weights.new_zeros(len(weights), classes)
+            done = 0
+            for k in usable:
+                votes.scatter_add_(1, neighbours[:, done:k], weights[:, done:k])
+                done = k
+                answers[k, temperature].append(votes.argmax(1).cpu())
+    return {key: torch.cat(parts).numpy() for key, parts in answers.items()}
+
+
+def _nearest(
+    bank: np.ndarray, labels: np.ndarray, queries: np.ndarray, *, k: int, device: str | torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each chunk of queries: similarities (b, k), falling, and the labels (b, k) of those neighbours."""
+    columns = _unit(bank, device).T
+    classes = torch.from_numpy(labels).to(device)
+    for start in range(0, len(queries), CHUNK):
+        similarity, index = (_unit(queries[start : start + CHUNK], device) @ columns).topk(k)
+        yield similarity, classes[index]
+
+
+def _unit(features: np.ndarray, device: str | torch.device) -> Tensor:
+    rows = torch.from_numpy(np.asarray(features, np.float32)).to(device)
+    return torch.nn.functional.normalize(rows, dim=1)
+
+
+def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
+    """Share of equal entries, [0, 1]."""
+    return float((predicted == labels).mean())

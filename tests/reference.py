@@ -1,0 +1,74 @@
+"""Every equation again, in NumPy float64 and in the papers' own form: slow, plain, independent of torch."""
+
+import numpy as np
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def nt_xent(z: np.ndarray, tau: float) -> float:
+    """Chen et al. 2020, equation 1: rows i and i + B are two views; mean over all 2B anchors."""
+    z = unit(z)
+    n, half = len(z), len(z) // 2
+    total = 0.0
+    for i in range(n):
+        others = [np.exp(z[i] @ z[j] / tau) for j in range(n) if j != i]
+        total -= np.log(np.exp(z[i] @ z[(i + half) % n] / tau) / sum(others))
+    return total / n
+
+
+def positive_probability(q: np.ndarray, k: np.ndarray, tau: float) -> np.ndarray:
+    """p_+ of every anchor: its positive against the other rows of k."""
+    logits = np.exp(unit(q) @ unit(k).T / tau)
+    return np.diag(logits) / logits.sum(1)
+
+
+def dual_temperature_weights(q: np.ndarray, k: np.ndarray, tau_alpha: float, tau_beta: float) -> np.ndarray:
+    """Zhang et al. 2022, equation 9: W_beta / W_alpha, W = 1 - p_+."""
+    return (1 - positive_probability(q, k, tau_beta)) / (1 - positive_probability(q, k, tau_alpha))
+
+
+def dual_temperature(
+    q: np.ndarray, k: np.ndarray, tau_alpha: float, tau_beta: float, weights: np.ndarray | None = None
+) -> float:
+    """Equation 9, mean over anchors. `weights` holds the stop-gradient factor fixed for finite differences."""
+    if weights is None:
+        weights = dual_temperature_weights(q, k, tau_alpha, tau_beta)
+    return float((-weights * np.log(positive_probability(q, k, tau_alpha))).mean())
+
+
+def lars_step(
+    w: np.ndarray, g: np.ndarray, v: np.ndarray, *, lr: float, momentum: float, decay: float, trust: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """You et al. 2017 as SimCLR's release has it: ratio trust |w| / |g + wd w|, learning rate inside the buffer."""
+    g = g + decay * w
+    v = momentum * v + lr * trust * np.linalg.norm(w) / np.linalg.norm(g) * g
+    return w - v, v
+
+
+def warmup_cosine(t: float, base: float, warmup: float, total: float) -> float:
+    if t < warmup:
+        return base * t / warmup
+    return base * 0.5 * (1 + np.cos(np.pi * (t - warmup) / (total - warmup)))
+
+
+def knn_votes(bank: np.ndarray, labels: np.ndarray, query: np.ndarray, k: int, temperature: float) -> int:
+    """Wu et al. 2018, section 3.4: one query, sorted by hand; equal votes to the lowest class."""
+    similarity = unit(bank) @ (query / np.linalg.norm(query))
+    nearest = np.argsort(-similarity, kind="stable")[:k]
+    votes = np.zeros(labels.max() + 1)
+    for index in nearest:
+        votes[labels[index]] += np.exp(similarity[index] / temperature)
+    return int(votes.argmax())
+
+
+def gradient(function, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
+    """Central differences of a scalar function at x."""
+    result = np.zeros_like(x)
+    for index in np.ndindex(*x.shape):
+        up, down = x.copy(), x.copy()
+        up[index] += step
+        down[index] -= step
+        result[index] = (function(up) - function(down)) / (2 * step)
+    return result

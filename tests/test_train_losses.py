@@ -1,0 +1,167 @@
+"""Losses against golden values, finite differences, and limits worked out by hand."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+import torch
+
+from train.losses import dual_temperature, dual_temperature_range, nt_xent, nt_xent_range
+
+GOLDEN = Path(__file__).parents[2] / "shared" / "reference" / "losses.json"
+I, J = np.mgrid[1:5, 1:4].astype(float)
+Q1 = np.sin(I + 2 * J)  # (4, 3), the worked example's inputs: no random numbers
+Q2 = Q1 + 0.5 * np.cos(3 * I + J)
+TEXTBOOK = np.array([[math.cos(math.radians(a)), math.sin(math.radians(a))] for a in (0, 120, 30, 150)])  # (4, 2)
+
+
+def grad_of(loss, *rows: np.ndarray, dtype=torch.float64, **numbers) -> tuple[float, list[np.ndarray]]:
+    tensors = [torch.tensor(x, dtype=dtype, requires_grad=True) for x in rows]
+    value = loss(*tensors, **numbers)
+    return value.item(), [g.numpy() for g in torch.autograd.grad(value, tensors)]
+
+
+def test_nt_xent_of_the_textbook_views_is_the_hand_computed_value():
+    for tau, value in {0.5: 0.154374279211, 1.0: 0.437677173742, 0.1: 0.000087845501}.items():
+        assert nt_xent(torch.tensor(TEXTBOOK), temperature=tau).item() == pytest.approx(value, abs=1e-12)
+    _, (gradient,) = grad_of(nt_xent, TEXTBOOK, temperature=0.5)
+    assert gradient[0] == pytest.approx([0, -0.008019769902], abs=1e-12)
+
+
+def test_golden_values_of_the_worked_example():
+    z = np.concatenate([Q1, Q2])
+    assert nt_xent(torch.tensor(z), temperature=0.2).item() == pytest.approx(0.493938785925, abs=1e-11)
+    taus = {"intra_temperature": 0.1, "inter_temperature": 1.0}
+    q, k = torch.tensor(Q1), torch.tensor(Q2)
+    simco = (dual_temperature(q, k, **taus) + dual_temperature(k, q, **taus)) / 2
+    assert simco.item() == pytest.approx(0.611821987649, abs=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_losses_and_gradients_agree_with_the_reference_file(dtype):
+    if not GOLDEN.is_file():
+        pytest.skip("the reference file is not on this machine; the worked example above covers the same equations")
+    golden = json.loads(GOLDEN.read_text())
+    loss_tol, grad_tol = (1e-9, 1e-9) if dtype == torch.float64 else (1e-6, 5e-6)
+
+    case = golden["nt_xent"]
+    value, (gradient,) = grad_of(nt_xent, np.array(case["z"]), dtype=dtype, temperature=case["tau"])
+    assert value == pytest.approx(case["loss"], rel=loss_tol)
+    assert np.linalg.norm(gradient - case["grad_z"]) <= grad_tol * np.linalg.norm(case["grad_z"])
+
+    def simco(q, k, **taus):
+        return (dual_temperature(q, k, **taus) + dual_temperature(k, q, **taus)) / 2
+
+    for name in ("simco", "simco_textbook"):
+        # The file's textbook gradient subtracts 1 - p with p = 1 - 3e-8, so it is good to 2e-9 (checked with 50 digits).
+        tolerance = max(grad_tol, 1e-8) if name == "simco_textbook" else grad_tol
+        case = golden[name]
+        taus = {"intra_temperature": case.get("tau_a", 0.1), "inter_temperature": case.get("tau_b", 1.0)}
+        value, gradients = grad_of(simco, np.array(case["q"]), np.array(case["k"]), dtype=dtype, **taus)
+        assert value == pytest.approx(case["loss"], rel=loss_tol)
+        for gradient, key in zip(gradients, ("grad_q", "grad_k"), strict=True):
+            assert np.linalg.norm(gradient - case[key]) <= tolerance * np.linalg.norm(case[key])
+
+    case = golden["simmoco"]  # one direction, keys detached
+    q, k = np.array(case["q"]), np.array(case["k"])
+    taus = {"intra_temperature": case["tau_a"], "inter_temperature": case["tau_b"]}
+    value, (gradient, _) = grad_of(dual_temperature, q, k, dtype=dtype, **taus)
+    assert value == pytest.approx(case["loss"], rel=loss_tol)
+    assert np.linalg.norm(gradient - case["grad_q"]) <= grad_tol * np.linalg.norm(case["grad_q"])
+
+
+def test_gradients_equal_finite_differences_in_float64():
+    z = np.random.default_rng(0).normal(size=(10, 7))
+    _, (gradient,) = grad_of(nt_xent, z, temperature=0.3)
+    assert gradient == pytest.approx(reference.gradient(lambda x: reference.nt_xent(x, 0.3), z), abs=1e-8)
+
+    q, k = z[:5], z[5:]
+    _, gradients = grad_of(dual_temperature, q, k, intra_temperature=0.2, inter_temperature=0.9)
+    frozen = reference.dual_temperature_weights(q, k, 0.2, 0.9)  # the stop-gradient of equation 9
+    over_q = reference.gradient(lambda x: reference.dual_temperature(x, k, 0.2, 0.9, frozen), q)
+    over_k = reference.gradient(lambda x: reference.dual_temperature(q, x, 0.2, 0.9, frozen), k)
+    assert gradients[0] == pytest.approx(over_q, abs=1e-8)
+    assert gradients[1] == pytest.approx(over_k, abs=1e-8)
+    through_weights = reference.gradient(lambda x: reference.dual_temperature(x, k, 0.2, 0.9), q)
+    assert np.abs(through_weights - over_q).max() > 1e-3  # so a forgotten stop-gradient would show
+
+
+def test_equal_temperatures_give_in_batch_info_nce_and_an_infinite_one_equal_weights():
+    q, k = torch.tensor(Q1), torch.tensor(Q2)
+    logits = torch.nn.functional.normalize(q, dim=1) @ torch.nn.functional.normalize(k, dim=1).T / 0.1
+    info_nce = torch.nn.functional.cross_entropy(logits, torch.arange(4))
+    assert dual_temperature(q, k, intra_temperature=0.1, inter_temperature=0.1).item() == pytest.approx(info_nce.item())
+    infinite = dual_temperature(q, k, intra_temperature=0.1, inter_temperature=math.inf).item()
+    weights = (3 / 4) / (1 - reference.positive_probability(Q1, Q2, 0.1))  # W_beta = (N - 1) / N
+    assert infinite == pytest.approx((-weights * np.log(reference.positive_probability(Q1, Q2, 0.1))).mean())
+    huge = dual_temperature(q, k, intra_temperature=0.1, inter_temperature=1e9).item()
+    assert infinite == pytest.approx(huge, rel=1e-6)
+    both = (infinite + dual_temperature(k, q, intra_temperature=0.1, inter_temperature=math.inf).item()) / 2
+    assert both == pytest.approx(0.801744145451, abs=1e-9)
+
+
+def test_collapsed_rows_stand_at_the_start_of_the_range():
+    rows = torch.ones(6, 5, dtype=torch.float64)
+    start, _ = nt_xent_range(3, temperature=0.2)
+    assert nt_xent(rows, temperature=0.2).item() == pytest.approx(start)
+    assert start == pytest.approx(math.log(5))
+    start, _ = dual_temperature_range(6, intra_temperature=0.1, inter_temperature=1.0)
+    assert dual_temperature(rows, rows, intra_temperature=0.1, inter_temperature=1.0).item() == pytest.approx(start)
+    assert start == pytest.approx(math.log(6))
+
+
+def test_a_simplex_stands_at_the_floor_of_the_range_and_nothing_below_it():
+    simplex = torch.eye(4, dtype=torch.float64) - 0.25
+    _, floor = nt_xent_range(4, temperature=0.5)
+    assert floor == pytest.approx(0.348471885802, abs=1e-12)
+    assert nt_xent(torch.cat([simplex, simplex]), temperature=0.5).item() == pytest.approx(floor)
+    taus = {"intra_temperature": 0.1, "inter_temperature": 1.0}
+    _, floor = dual_temperature_range(4, **taus)
+    assert dual_temperature(simplex, simplex, **taus).item() == pytest.approx(floor)
+    generator = torch.Generator().manual_seed(0)
+    for scale in (0.0, 0.01, 0.1, 1.0):
+        near = simplex + scale * torch.randn(4, 4, generator=generator, dtype=torch.float64)
+        assert dual_temperature(near, near, **taus).item() >= floor - 1e-12
+
+
+def test_losses_ignore_scale_and_order_and_nt_xent_the_order_of_views():
+    q, k = torch.tensor(Q1), torch.tensor(Q2)
+    taus = {"intra_temperature": 0.1, "inter_temperature": 1.0}
+    shuffled = [2, 0, 3, 1]
+    value = dual_temperature(q, k, **taus).item()
+    assert dual_temperature(7 * q, k / 3, **taus).item() == pytest.approx(value, rel=1e-12)
+    assert dual_temperature(q[shuffled], k[shuffled], **taus).item() == pytest.approx(value, rel=1e-12)
+    forth = nt_xent(torch.cat([q, k]), temperature=0.2).item()
+    assert nt_xent(torch.cat([k, q]), temperature=0.2).item() == pytest.approx(forth, rel=1e-12)
+
+
+def test_easy_anchors_keep_their_digits_in_float32():
+    """At N = 256 and tau_alpha = 0.04 the textbook weight 1 - p rounds to 0 and the loss to NaN; log space does not."""
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(256, 128))
+    k = q + 0.3 * rng.normal(size=q.shape)
+    taus = {"intra_temperature": 0.04, "inter_temperature": 1.0}
+    value, (gradient, _) = grad_of(dual_temperature, q, k, dtype=torch.float32, **taus)
+    exact, (exact_gradient, _) = grad_of(dual_temperature, q, k, **taus)
+    assert value == pytest.approx(exact, rel=1e-6)
+    assert np.linalg.norm(gradient - exact_gradient) <= 1e-5 * np.linalg.norm(exact_gradient)
+
+
+def test_autocast_does_not_reach_the_loss():
+    q, k = torch.randn(16, 8, generator=torch.Generator().manual_seed(0)), torch.randn(16, 8)
+    taus = {"intra_temperature": 0.1, "inter_temperature": 1.0}
+    plain = dual_temperature(q, k, **taus), nt_xent(torch.cat([q, k]), temperature=0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = dual_temperature(q, k, **taus), nt_xent(torch.cat([q, k]), temperature=0.1)
+    assert all(torch.equal(a, b) and b.dtype == torch.float32 for a, b in zip(plain, cast, strict=True))
+
+
+def test_batches_without_negatives_are_refused():
+    with pytest.raises(ValueError, match="at least 2 rows"):
+        dual_temperature(torch.ones(1, 3), torch.ones(1, 3), intra_temperature=0.1, inter_temperature=1.0)
+    for rows in (2, 5):
+        with pytest.raises(ValueError, match="two views of at least 2 images"):
+            nt_xent(torch.ones(rows, 3), temperature=0.1)

@@ -1,0 +1,1 @@
+"""Pretraining: one loop (`pretrain`), one file per paper (`methods`), the equations side by side (`losses`)."""

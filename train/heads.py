@@ -1,0 +1,26 @@
+"""Projectors: what stands between the features and the loss, and is thrown away afterwards."""
+
+from torch import nn
+
+
+def mlp(inside: int, hidden: int, outside: int) -> nn.Sequential:
+    """Linear, ReLU, Linear, no normalisation: the head of MoCo v2 and of the dual-temperature paper."""
+    return nn.Sequential(nn.Linear(inside, hidden), nn.ReLU(), nn.Linear(hidden, outside))
+
+
+def simclr_head(inside: int, outside: int, *, layers: int) -> nn.Sequential:
+    """SimCLR's released head: `layers` linear maps without bias, batch normalisation after each, the last without beta.
+
+    Hidden width is the input's. Weights start as N(0, 0.01).
+    """
+    modules: list[nn.Module] = []
+    for index in range(layers):
+        last = index == layers - 1
+        width = outside if last else inside
+        linear = nn.Linear(inside, width, bias=False)
+        nn.init.normal_(linear.weight, std=0.01)
+        norm = nn.BatchNorm1d(width)
+        if last:
+            norm.register_parameter("bias", None)
+        modules += [linear, norm] if last else [linear, norm, nn.ReLU()]
+    return nn.Sequential(*modules)

@@ -1,0 +1,90 @@
+"""The equations, side by side. Each is a pure function of the rows of the whole batch; rows need no normalising.
+
+All are computed in float32 (float64 stays) outside autocast and in log space: probabilities near 1 are never
+subtracted from 1, so easy anchors keep their digits. Values are in nats.
+"""
+
+import math
+from collections.abc import Callable
+from functools import wraps
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def full_precision(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Run `loss` outside autocast, its low-precision tensors cast to float32."""
+
+    @wraps(loss)
+    def run(*rows: Tensor, **numbers: float) -> Tensor:
+        with torch.autocast(rows[0].device.type, enabled=False):
+            return loss(*(x if x.dtype == torch.float64 else x.float() for x in rows), **numbers)
+
+    return run
+
+
+@full_precision
+def nt_xent(z: Tensor, *, temperature: float) -> Tensor:
+    """Normalised temperature-scaled cross entropy: Chen et al. 2020 (SimCLR), equation 1, mean over all 2B anchors.
+
+    z (2B, P): rows i and i + B are two views of image i. Returns (). Raises ValueError if B < 2 or 2B is odd.
+    """
+    if len(z) < 4 or len(z) % 2:
+        raise ValueError(f"NT-Xent needs two views of at least 2 images, an even number of rows; got {len(z)} rows")
+    z = F.normalize(z, dim=-1)
+    positive = (z * z.roll(len(z) // 2, dims=0)).sum(-1)  # (2B,)
+    logits = (z @ z.T / temperature).fill_diagonal_(-math.inf)  # (2B, 2B), no row is its own negative
+    return (logits.logsumexp(-1) - positive / temperature).mean()
+
+
+@full_precision
+def dual_temperature(q: Tensor, k: Tensor, *, intra_temperature: float, inter_temperature: float) -> Tensor:
+    """One direction of SimCo and SimMoCo: Zhang et al. 2022 (Dual temperature), equation 9.
+
+    mean_i of -sg[W_beta / W_alpha] log p_+, where p_+ is the softmax of the positive at tau_alpha
+    (intra_temperature), W = 1 - p_+ at either temperature, and the negatives are the N - 1 other rows of k.
+    inter_temperature (tau_beta) may be infinite: equation 11, every anchor weighs the same.
+
+    q, k (N, P). Returns (). The gradient reaches both; detach k for SimMoCo. Raises ValueError if N < 2.
+    """
+    if len(q) < 2:
+        raise ValueError(f"dual temperature needs at least 2 rows, for there are no negatives in {len(q)}")
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    positive = (q * k).sum(-1)  # (N,)
+    negative = (q @ k.T).fill_diagonal_(-math.inf)  # (N, N)
+    # With m = logsumexp(negatives / tau) - positive / tau: W = sigmoid(m) and -log p_+ = softplus(m).
+    alpha = _margin(positive, negative, intra_temperature)
+    with torch.no_grad():
+        beta = _margin(positive, negative, inter_temperature)
+        weight = (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp()
+    return (weight * F.softplus(alpha)).mean()
+
+
+def _margin(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+    if math.isinf(temperature):
+        return torch.full_like(positive, math.log(len(positive) - 1))
+    return (negative / temperature).logsumexp(-1) - positive / temperature  # (N,)
+
+
+def nt_xent_range(batch_size: int, *, temperature: float) -> tuple[float, float]:
+    """(start, floor) of NT-Xent in nats for batch_size images.
+
+    start: log(2B - 1), all rows alike, near which an untrained network stands. floor: the B classes on a simplex,
+    log(1 + (2B - 2) exp(-B / ((B - 1) tau))).
+    """
+    others = 2 * batch_size - 2
+    return math.log1p(others), math.log1p(others * math.exp(-batch_size / ((batch_size - 1) * temperature)))
+
+
+def dual_temperature_range(
+    batch_size: int, *, intra_temperature: float, inter_temperature: float
+) -> tuple[float, float]:
+    """(start, floor) of the dual-temperature loss in nats for batch_size images.
+
+    start: log N, all rows alike. floor: its value where the N images stand on a simplex and the views agree.
+    """
+    negatives, gap = batch_size - 1, batch_size / (batch_size - 1)
+    alpha, beta = (math.log(negatives) - gap / tau for tau in (intra_temperature, inter_temperature))
+    sigmoid_beta = 1 / (1 + math.exp(-beta))
+    return math.log(batch_size), sigmoid_beta * (1 + math.exp(-alpha)) * math.log1p(math.exp(alpha))

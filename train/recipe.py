@@ -1,0 +1,118 @@
+"""A recipe: everything that decides what a training run produces, as one typed value whose fields are flags."""
+
+import importlib
+import json
+import pkgutil
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any
+
+import tyro
+
+import train.methods
+from train.method import Method
+from train.optim import OptimizerName
+from train.views import ViewPolicy
+from zoo.backbone import backbone_row
+from zoo.card import Card
+from zoo.dataset import dataset_row
+from zoo.encoder import Encoder
+from zoo.errors import unknown
+from zoo.names import natural_order, parse_name
+
+Fixed = tyro.conf.Suppress  # part of the recipe's identity, not a flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
+    """Numbers of one published (or our own) training. Each method's recipe adds its own."""
+
+    name: Annotated[str, Fixed]
+    paper: Annotated[str, Fixed]  # citation
+    source: Annotated[str, Fixed]  # where the numbers come from, and where we differ
+    expects: Annotated[str, Fixed]  # published result with its table, or "none published"
+
+    epochs: int
+    """Passes over the training images."""
+    batch_size: int
+    """Images per update, over all processes."""
+    optimizer: OptimizerName
+    """sgd decays all weights; lars leaves biases and norms out."""
+    learning_rate: float
+    """Peak learning rate at batch size 256; it scales linearly with the batch size."""
+    momentum: float = 0.9
+    """Of the optimiser, [0, 1)."""
+    weight_decay: float
+    """L2 coefficient."""
+    warmup_epochs: int = 10
+    """Epochs of linear warm-up from 0; a cosine to 0 follows."""
+    view1: ViewPolicy = field(default_factory=ViewPolicy)
+    """Augmentation of the first view."""
+    view2: ViewPolicy = field(default_factory=ViewPolicy)
+    """Augmentation of the second view."""
+    seed: int = 15
+    """Of initial weights, sample order and augmentation."""
+
+    def __post_init__(self) -> None:
+        parse_name(self.name)
+        least = {"epochs": 1, "batch_size": 2, "warmup_epochs": 0, "learning_rate": 0, "weight_decay": 0}
+        for what, low in least.items():
+            if getattr(self, what) < low:
+                raise ValueError(f"{what} = {getattr(self, what)}; at least {low} is needed")
+        if self.warmup_epochs >= self.epochs:  # a short trial of a long recipe: keep the shape of the schedule
+            object.__setattr__(self, "warmup_epochs", self.epochs // 10)
+
+    @abstractmethod
+    def method(self, encoder: Encoder) -> Method:
+        """The algorithm with this recipe's numbers, around `encoder`."""
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """Learning rate after warm-up, at this batch size."""
+        return self.learning_rate * self.batch_size / 256
+
+    def numbers(self) -> dict[str, Any]:
+        """All that may be set by a flag, as plain JSON values (infinity as "inf")."""
+        chosen = {key: value for key, value in asdict(self).items() if key not in IDENTITY}
+        plain: dict[str, Any] = json.loads(json.dumps(chosen).replace("Infinity", '"inf"'))
+        return plain
+
+    def card(self) -> Card:
+        """The card of a model of this recipe before it is trained."""
+        row = dataset_row(parse_name(self.name).dataset)
+        dim = backbone_row(parse_name(self.name).backbone).dim
+        return Card(
+            name=self.name, paper=self.paper, expects=self.expects, recipe=self.numbers() | {"source": self.source},
+            image_size=row.image_size, mean=row.mean, std=row.std, dim=dim,
+        )  # fmt: skip
+
+
+IDENTITY = {f.name for f in fields(Recipe) if f.name in ("name", "paper", "source", "expects")}
+
+
+def recipes() -> dict[str, Recipe]:
+    """Every recipe of every file in `train/methods`, by name in natural order."""
+    found: list[Recipe] = []
+    for module in pkgutil.iter_modules(train.methods.__path__, "train.methods."):
+        found += importlib.import_module(module.name).RECIPES
+    return {recipe.name: recipe for recipe in sorted(found, key=lambda recipe: natural_order(recipe.name))}
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe called `name`. Raises UnknownName with the nearest names."""
+    known = recipes()
+    if name not in known:
+        raise unknown("recipe", name, known)
+    return known[name]
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """What changed from one recipe's numbers to another's, a line each: `epochs: 200 -> 2`."""
+    lines = []
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            lines += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            lines.append(f"{prefix}{key}: {before} -> {after}")
+    return lines

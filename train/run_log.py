@@ -1,0 +1,47 @@
+"""What a run says while it runs: one JSON object a line, and the same numbers for TensorBoard."""
+
+import json
+from pathlib import Path
+from typing import IO, Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from zoo.files import write_bytes
+
+
+class RunLog:
+    """Appends to `log.jsonl` and `tensorboard/` in a run folder; lines after `step` go, for they will come again."""
+
+    def __init__(self, folder: Path, *, step: int) -> None:
+        path = folder / "log.jsonl"
+        if path.exists():
+            write_bytes(path, "".join(line + "\n" for line in _lines_until(path, step)).encode())
+        self._file: IO[str] = path.open("a", buffering=1)
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def write(self, step: int, **numbers: float) -> None:
+        """Record numbers after `step` updates."""
+        self._file.write(json.dumps({"step": step, **numbers}) + "\n")
+        for name, value in numbers.items():
+            self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        self._board.close()
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log; a last line that a kill cut short is left out."""
+    return [json.loads(line) for line in _lines_until(folder / "log.jsonl", None)]
+
+
+def _lines_until(path: Path, step: int | None) -> list[str]:
+    whole = []
+    for line in path.read_text().splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if step is None or entry["step"] <= step:
+            whole.append(line)
+    return whole

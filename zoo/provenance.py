@@ -1,0 +1,57 @@
+"""Where and when a number was made: what every reported result carries beside its value."""
+
+import os
+import platform
+import shlex
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+RECORDED = ("contrastive-zoo", "torch", "timm", "accelerate", "numpy", "pillow")
+
+
+def hardware(accelerator: str = "", processes: int = 1) -> str:
+    """One line: `2 cores of AMD EPYC`, or `4 x NVIDIA H200, 16 cores of ...`."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    machine = f"{cores} cores of {_processor()}"
+    return f"{processes} x {accelerator}, {machine}" if accelerator else machine
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def today() -> str:
+    """The date in UTC, as 2026-01-31."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide a result."""
+    found = {"python": platform.python_version()}
+    for package in RECORDED:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def command() -> str:
+    """The command line of this process, as one would type it."""
+    launched = any(key.startswith("ACCELERATE_") for key in os.environ)
+    return ("accelerate launch " if launched else "python ") + " ".join([_script(), shlex.join(sys.argv[1:])])
+
+
+def _script() -> str:
+    """`train/pretrain.py` or `-m eval.score` rather than an absolute path."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return f"-m {spec.name}"
+    path = Path(sys.argv[0])
+    return str(Path(path.parent.name, path.name))
