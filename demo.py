@@ -1,6 +1,7 @@
 """The whole product on scikit-learn's digits: train, load, measure, export, serve, look. `make demo` runs it.
 
-Every step is what a user would type; the commands are printed as they run.
+Every step is what a user would type; the commands are printed as they run. Arguments go to the training:
+`python demo.py --epochs 5` is a quick look.
 """
 
 import io
@@ -35,8 +36,8 @@ TOLERANCE = 1e-4  # largest allowed |HTTP - torch| of an embedding's entries, re
 def main() -> None:
     started = time.monotonic()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    run("accelerate", "launch", "--num_processes=1", "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no",
-        "train/pretrain.py", NAME)  # fmt: skip
+    launcher = ["accelerate", "launch", "--num_processes=1", "--num_machines=1", "--mixed_precision=no"]
+    run(*launcher, "--dynamo_backend=no", "train/pretrain.py", NAME, *sys.argv[1:])
     trained = time.monotonic()
     encoder = zoo.load(RUN)
     rows = score(RUN)

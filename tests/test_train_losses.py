@@ -12,9 +12,9 @@ import torch
 from train.losses import dual_temperature, dual_temperature_range, nt_xent, nt_xent_range
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "reference" / "losses.json"
-I, J = np.mgrid[1:5, 1:4].astype(float)
-Q1 = np.sin(I + 2 * J)  # (4, 3), the worked example's inputs: no random numbers
-Q2 = Q1 + 0.5 * np.cos(3 * I + J)
+ROW, COLUMN = np.mgrid[1:5, 1:4].astype(float)
+Q1 = np.sin(ROW + 2 * COLUMN)  # (4, 3), the worked example's inputs: no random numbers
+Q2 = Q1 + 0.5 * np.cos(3 * ROW + COLUMN)
 TEXTBOOK = np.array([[math.cos(math.radians(a)), math.sin(math.radians(a))] for a in (0, 120, 30, 150)])  # (4, 2)
 
 
@@ -56,7 +56,7 @@ def test_losses_and_gradients_agree_with_the_reference_file(dtype):
         return (dual_temperature(q, k, **taus) + dual_temperature(k, q, **taus)) / 2
 
     for name in ("simco", "simco_textbook"):
-        # The file's textbook gradient subtracts 1 - p with p = 1 - 3e-8, so it is good to 2e-9 (checked with 50 digits).
+        # The file's textbook gradient subtracts 1 - p at p = 1 - 3e-8: good to 2e-9 (checked with 50 digits).
         tolerance = max(grad_tol, 1e-8) if name == "simco_textbook" else grad_tol
         case = golden[name]
         taus = {"intra_temperature": case.get("tau_a", 0.1), "inter_temperature": case.get("tau_b", 1.0)}

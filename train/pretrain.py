@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -78,36 +78,35 @@ def pretrain(
             progress = _same_run(read_progress(checkpoint), progress, folder)
             load_checkpoint(checkpoint, method, optimizer)
         model, optimizer = accelerator.prepare(method, optimizer)
-        log = RunLog(folder, step=progress.step) if accelerator.is_main_process else None
-        bar = tqdm(total=total, initial=progress.step, unit=" steps", disable=log is None, dynamic_ncols=True)
         started = time.monotonic() - progress.seconds
+        main = accelerator.is_main_process
+        with (
+            RunLog(folder, step=progress.step) if main else nullcontext() as log,
+            tqdm(total=total, initial=progress.step, unit=" steps", disable=not main, dynamic_ncols=True) as bar,
+        ):
+            for step in range(progress.step, total):
+                learning_rate = _set_learning_rate(optimizer, recipe, step / steps_per_epoch)
+                pixels = _batch(images, step, steps_per_epoch, recipe, rank, world).to(accelerator.device)
+                view1, view2 = views(pixels, step, rank, world)
+                outcome = model(view1, view2)
+                accelerator.backward(outcome.loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                method.after_step(outcome, (step + 1) / total)
 
-        for step in range(progress.step, total):
-            learning_rate = _set_learning_rate(optimizer, recipe, step / steps_per_epoch)
-            pixels = _batch(images, step, steps_per_epoch, recipe, rank, world).to(accelerator.device)
-            view1, view2 = views(pixels, step, rank, world)
-            outcome = model(view1, view2)
-            accelerator.backward(outcome.loss)
-            optimizer.step()
-            optimizer.zero_grad()
-            method.after_step(outcome, (step + 1) / total)
-
-            done, epoch = step + 1, (step + 1) / steps_per_epoch
-            bar.update()
-            if log and (done % LOG_EVERY == 0 or epoch.is_integer() or done == 1):
-                loss = _finite(outcome.loss, done, folder)
-                log.write(done, loss=loss, learning_rate=learning_rate, epoch=epoch)
-                bar.set_description_str(_description(loss, learning_rate, method, recipe, bar))
-            if log and epoch.is_integer():
-                if knn_every and (epoch % knn_every == 0 or done == total):
-                    log.write(done, **_knn(method, images, bar))
-                progress = replace(progress, step=done, seconds=time.monotonic() - started)
-                save_encoder(method.encoder, folder, _card(recipe, progress, accelerator))
-                # The checkpoint comes last: a kill before it repeats an epoch and loses nothing.
-                save_checkpoint(folder / "checkpoints", method, optimizer, progress)
-        bar.close()
-        if log:
-            log.close()
+                done, epoch = step + 1, (step + 1) / steps_per_epoch
+                bar.update()
+                if log and (done % LOG_EVERY == 0 or epoch.is_integer() or done == 1):
+                    loss = _finite(outcome.loss, done, folder)
+                    log.write(done, loss=loss, learning_rate=learning_rate, epoch=epoch)
+                    bar.set_description_str(_description(loss, learning_rate, method, recipe, bar))
+                if log and epoch.is_integer():
+                    if knn_every and (epoch % knn_every == 0 or done == total):
+                        log.write(done, **_knn(method, images, bar))
+                    progress = replace(progress, step=done, seconds=time.monotonic() - started)
+                    save_encoder(method.encoder, folder, _card(recipe, progress, accelerator))
+                    # The checkpoint comes last: a kill before it repeats an epoch and loses nothing.
+                    save_checkpoint(folder / "checkpoints", method, optimizer, progress)
     accelerator.wait_for_everyone()
     accelerator.end_training()
     return folder
@@ -220,7 +219,7 @@ def main() -> None:
     names = recipes()
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(f"usage: accelerate launch train/pretrain.py RECIPE [--help] [flags]\n\nrecipes: {', '.join(names)}")
-        sys.exit(len(sys.argv) < 2)
+        sys.exit(0 if sys.argv[1:] else 2)
     try:
         recipe = find_recipe(sys.argv[1])
         kind: Any = Annotated[type(recipe), tyro.conf.arg(name="")]

@@ -25,7 +25,10 @@ class RunLog:
         for name, value in numbers.items():
             self._board.add_scalar(name, value, step)
 
-    def close(self) -> None:
+    def __enter__(self) -> "RunLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         self._board.close()
 

@@ -2,9 +2,10 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -113,7 +114,7 @@ def keep_run(run: Annotated[Path, tyro.conf.Positional], force: bool = False) ->
 
 def main() -> None:
     """Entry point; errors meant for the user are one line, without a traceback."""
-    commands = {"list": list_models, "info": info, "embed": embed, "keep": keep_run}
+    commands: dict[str, Callable[..., Any]] = {"list": list_models, "info": info, "embed": embed, "keep": keep_run}
     try:
         tyro.extras.subcommand_cli_from_dict(commands, prog="zoo", description=__doc__)
     except (ZooError, OSError) as error:

@@ -3,6 +3,7 @@
 mean and std stand here once. They travel into the encoder, its card and its ONNX graph; nothing else normalises.
 """
 
+import glob
 import hashlib
 import json
 import tarfile
@@ -10,14 +11,14 @@ import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from zoo.errors import BadData, BadImage, unknown
-from zoo.files import new_folder, zoo_home
+from zoo.errors import BadData, BadImage, CorruptFile, unknown
+from zoo.files import locked, new_folder, zoo_home
 from zoo.pixels import preprocess
 
 SPLITS = ("train", "test")
@@ -74,6 +75,8 @@ class Split:
 
     def sample(self, n: int | None, *, seed: int = 0) -> "Split":
         """n images drawn without replacement, in the split's order; all of them if n is None or not smaller."""
+        if n is not None and n < 0:
+            raise ValueError(f"{n} images; at least 0 can be drawn")
         if n is None or n >= len(self):
             return self
         rows = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
@@ -86,7 +89,8 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
 
     data: a folder of Parquet shards `<split>-*.parquet`, a folder `<split>/<class>/<image>`, or an archive (zip, tar)
     of either; None takes the Hub's copy (digits: scikit-learn's).
-    Raises UnknownName, FileNotFoundError, BadData. Images that cannot be decoded are left out and listed in `skipped`.
+    Raises UnknownName, FileNotFoundError, BadData, CorruptFile (a damaged cache). Images that cannot be decoded are
+    left out and listed in `skipped`.
     """
     row = dataset_row(name)
     if split not in SPLITS:
@@ -99,55 +103,96 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
         return _digits(row, split)
     source = _unpacked(Path(data)) if data is not None else None
     stamp = json.dumps([CACHE_FORMAT, name, split, asdict(row), str(source), _state_of(source)])
-    folder = zoo_home() / "cache" / "pixels" / f"{name}-{split}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
-    if not (folder / "split.json").is_file():
-        _decode(_rows_of(name, row, split, source), row, split, folder)
-    return _open_cache(name, split, folder)
+    caches = zoo_home() / "cache" / "pixels" / f"{name}-{split}"
+    folder = caches / hashlib.sha256(stamp.encode()).hexdigest()[:16]
+    with locked(caches):  # the processes of one training ask at the same time; one of them decodes
+        if not (folder / "split.json").is_file():
+            _decode(_rows_of(name, row, split, source), row, split, folder)
+        return _open_cache(name, split, folder)
 
 
 class _Encoded(NamedTuple):
     """One image before decoding."""
 
     name: str
-    picture: bytes | str
-    label: int
+    picture: bytes | Path | None  # None where a row holds none
+    label: Any  # None where an image has none
 
 
 class _Source(NamedTuple):
     rows: Iterator[_Encoded]
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # their names; empty where none are given
     where: str
 
 
 def _rows_of(name: str, row: Dataset, split: SplitName, source: Path | None) -> _Source:
-    """The encoded images and labels of a split, read with the `datasets` library."""
-    import datasets
-
-    if source is None:
-        stream = datasets.load_dataset(row.hub, split=split)
-    else:
-        shards = sorted(map(str, source.rglob(f"{split}*.parquet")))
-        if not shards and not (source / split).is_dir():
+    """The encoded images and labels of a split."""
+    shards = sorted(source.rglob(f"{split}-*.parquet")) if source is not None else []
+    if source is not None and not shards:
+        if not (source / split).is_dir():
             raise BadData(
                 f"{source}: no {split} split of {name}; expected {split}-*.parquet shards or a folder {split}/"
             )
-        if shards:
-            stream = datasets.load_dataset("parquet", data_files={split: shards}, split=split, streaming=True)
-        else:
-            files = {split: str(source / split / "**")}
-            stream = datasets.load_dataset("imagefolder", data_files=files, split=split, streaming=True)
+        return _image_folder(source, split)
+    where = str(source or f"{row.hub} on the Hub")
+    try:
+        return _table(row, split, shards, where)
+    except BadData:
+        raise
+    except Exception as error:  # `datasets`, its readers and its network raise anything at all
+        then = "Download it again" if shards else "Is there a network? A local copy works, too: pass its folder as data"
+        raise BadData(f"{where}: cannot be read ({error}). {then}") from error
+
+
+def _image_folder(source: Path, split: SplitName) -> _Source:
+    """`<split>/<class>/.../<image>`; the classes of all splits together, so a label means the same in each."""
+    parts = [source / part for part in SPLITS if (source / part).is_dir()]
+    classes = sorted(
+        {entry.name for part in parts for entry in part.iterdir() if entry.is_dir() and _seen(entry, part)}
+    )
+    label = {name: index for index, name in enumerate(classes)}
+    root = source / split
+    files = (path for path in sorted(root.rglob("*")) if path.is_file() and _seen(path, root))
+    names = (path.relative_to(root) for path in files)
+    rows = (_Encoded(str(path), root / path, label.get(path.parts[0])) for path in names)
+    return _Source(rows, tuple(classes), str(source))
+
+
+def _seen(path: Path, root: Path) -> bool:
+    """Whether no part of the path is hidden, as the leavings of file managers are."""
+    return not any(part.startswith(".") for part in path.relative_to(root).parts)
+
+
+def _table(row: Dataset, split: SplitName, shards: list[Path], where: str) -> _Source:
+    """Parquet shards, or the Hub's copy, read with the `datasets` library."""
+    import datasets
+
+    if shards:
+        files = {split: [glob.escape(str(shard)) for shard in shards]}  # the library takes names for patterns
+        stream = datasets.load_dataset("parquet", data_files=files, split=split, streaming=True)
+    else:
+        stream = datasets.load_dataset(row.hub, split=split)
     features = stream.features
     image = next((c for c, kind in features.items() if _is_image(kind)), None)
     if image is None:
-        raise BadData(f"{source or row.hub}: no image column among {list(features)}")
-    stream = stream.cast_column(image, datasets.Image(decode=False))
+        raise BadData(f"{where}: no image column among {list(features)}")
     label = next((c for c in (row.label, "label") if c in features), None)
     names = getattr(features[label], "names", None) if label else None
-    rows = (
-        _Encoded(str(r[image].get("path") or index), r[image]["bytes"] or r[image]["path"], r[label] if label else -1)
-        for index, r in enumerate(stream)
-    )
-    return _Source(rows, tuple(names or map(str, range(row.classes))), str(source or row.hub))
+    stream = stream.cast_column(image, datasets.Image(decode=False))
+    return _Source(_encoded(stream, image, label, where), tuple(names or ()), where)
+
+
+def _encoded(stream: Any, image: str, label: str | None, where: str) -> Iterator[_Encoded]:
+    index = count()
+    try:
+        for columns in stream.iter(256):
+            cells = columns[image]
+            for cell, value in zip(cells, columns[label] if label else [None] * len(cells), strict=True):
+                picture = cell or {}
+                name = f"image {next(index)} {picture.get('path') or ''}".rstrip()
+                yield _Encoded(name, picture.get("bytes"), value)
+    except Exception as error:  # as in _rows_of
+        raise BadData(f"{where}: cannot be read ({error}). Download it again") from error
 
 
 def _is_image(kind: Any) -> bool:
@@ -160,6 +205,8 @@ def _decode(source: _Source, row: Dataset, split: str, folder: Path) -> None:
     from tqdm import tqdm
 
     def decode(item: _Encoded) -> np.ndarray | str:
+        if item.picture is None:
+            return f"{item.name}: holds no bytes"
         try:
             return preprocess(item.picture, image_size=row.image_size)
         except (BadImage, OSError) as error:
@@ -169,7 +216,7 @@ def _decode(source: _Source, row: Dataset, split: str, folder: Path) -> None:
     skipped: list[str] = []
     digest = hashlib.sha256()
     with new_folder(folder) as aside, ThreadPoolExecutor(4) as threads, (aside / "pixels.u8").open("wb") as out:
-        rows = iter(tqdm(source.rows, desc=f"decoding {split}", unit=" images", leave=False))
+        rows = iter(tqdm(source.rows, desc=f"decoding {split}", unit=" images", leave=False, disable=None))
         while chunk := list(islice(rows, 1024)):
             for item, pixels in zip(chunk, threads.map(decode, chunk), strict=True):
                 if isinstance(pixels, str):
@@ -177,28 +224,38 @@ def _decode(source: _Source, row: Dataset, split: str, folder: Path) -> None:
                     continue
                 digest.update(pixels.tobytes())
                 out.write(pixels.tobytes())
-                labels.append(int(item.label))
+                labels.append(_label_of(item, source.where))
         if not labels:
             raise BadData(f"{source.where}: no readable image in its {split} split ({len(skipped)} unreadable)")
         if not -1 <= min(labels) <= max(labels) < row.classes:
             raise BadData(
                 f"{source.where}: labels {min(labels)}..{max(labels)}, allowed 0..{row.classes - 1}, or -1 for none"
             )
+        classes = source.classes or tuple(map(str, range(row.classes)))
         digest.update(np.asarray(labels, np.int64).tobytes())
         np.save(aside / "labels.npy", np.asarray(labels, np.int64))
-        facts = {"shape": [len(labels), row.image_size, row.image_size, 3], "classes": source.classes}
+        facts = {"shape": [len(labels), row.image_size, row.image_size, 3], "classes": classes}
         (aside / "split.json").write_text(json.dumps(facts | {"sha256": digest.hexdigest(), "skipped": skipped}))
 
 
+def _label_of(item: _Encoded, where: str) -> int:
+    if item.label is None:
+        return -1
+    if not isinstance(item.label, int):
+        raise BadData(f"{where}: {item.name} has the label {item.label!r}; a label is a class index, an integer")
+    return item.label
+
+
 def _open_cache(name: str, split: str, folder: Path) -> Split:
-    facts = json.loads((folder / "split.json").read_text())
-    shape = tuple(facts["shape"])
-    size = (folder / "pixels.u8").stat().st_size
-    if size != np.prod(shape):
-        raise BadData(f"{folder}: cache of {size} bytes instead of {np.prod(shape)}; delete the folder and try again")
-    pixels = np.memmap(folder / "pixels.u8", np.uint8, "r", shape=shape)
-    labels = np.load(folder / "labels.npy")
-    return Split(name, split, pixels, labels, tuple(facts["classes"]), facts["sha256"], tuple(facts["skipped"]))
+    try:
+        facts = json.loads((folder / "split.json").read_text())
+        pixels = np.memmap(folder / "pixels.u8", np.uint8, "r").reshape(facts["shape"])
+        labels = np.load(folder / "labels.npy", allow_pickle=False)
+        if labels.shape != (len(pixels),) or labels.dtype != np.int64:
+            raise ValueError(f"{len(pixels)} images, but labels {labels.dtype} {labels.shape}")
+        return Split(name, split, pixels, labels, tuple(facts["classes"]), facts["sha256"], tuple(facts["skipped"]))
+    except (ValueError, TypeError, KeyError, EOFError, FileNotFoundError) as error:
+        raise CorruptFile(f"{folder}: damaged cache ({error}). Delete the folder and try again") from error
 
 
 def _digits(row: Dataset, split: str) -> Split:
@@ -230,20 +287,25 @@ def _unpacked(path: Path) -> Path:
     stat = path.stat()
     key = hashlib.sha256(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:16]
     folder = zoo_home() / "cache" / "archives" / f"{path.name.split('.')[0]}-{key}"
-    if not folder.is_dir():
-        with new_folder(folder) as aside:
-            try:
+    with locked(folder.parent):
+        if not folder.is_dir():
+            with new_folder(folder) as aside:
                 _extract(path, aside)
-            except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
-                raise BadData(f"{path}: truncated or not an archive ({error}). Download it again") from error
     inside = [entry for entry in folder.iterdir() if entry.name != "__MACOSX"]
     return inside[0] if len(inside) == 1 and inside[0].is_dir() and inside[0].name not in SPLITS else folder
 
 
 def _extract(path: Path, folder: Path) -> None:
-    if path.name.endswith(".zip"):
-        with zipfile.ZipFile(path) as archive:  # zipfile drops "..", drive letters and leading slashes itself
-            archive.extractall(folder)
-    else:
-        with tarfile.open(path) as archive:
-            archive.extractall(folder, filter="data")
+    try:
+        if path.name.endswith(".zip"):
+            with zipfile.ZipFile(path) as archive:  # zipfile drops "..", leading slashes and links itself
+                archive.extractall(folder)
+        else:
+            with tarfile.open(path) as archive:
+                archive.extractall(folder, filter="data")
+                while archive.fileobj and archive.fileobj.read(2**20):
+                    pass  # to the end: there gzip keeps its checksum, which tarfile alone would never reach
+    except Exception as error:  # hostile archives raise anything at all
+        if isinstance(error, OSError) and error.errno is not None:  # such as a full disk
+            raise
+        raise BadData(f"{path}: truncated, damaged or no archive ({error}). Download it again") from error

@@ -1,12 +1,14 @@
 """The encoder: the only thing that travels. train makes it, zoo keeps it, eval measures it, serve answers with it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import timm
 import torch
+from PIL.Image import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -15,7 +17,8 @@ import zoo.resnet
 from zoo.backbone import SMALL_IMAGE, backbone_row
 from zoo.card import Card, Weights
 from zoo.dataset import dataset_row
-from zoo.errors import CorruptFile
+from zoo.embedding import unit_rows
+from zoo.errors import CorruptFile, ZooError
 from zoo.files import new_file, sha256, write_bytes
 from zoo.names import parse_name
 from zoo.pixels import Picture, preprocess
@@ -78,32 +81,44 @@ class Encoder(nn.Module):
         normalize: scale every row to unit L2 norm.
         Raises BadImage and its kinds, FileNotFoundError.
         """
-        if isinstance(pictures, str | bytes | Path):
+        if isinstance(pictures, str | bytes | Path | Image) or (isinstance(pictures, np.ndarray) and pictures.ndim < 4):
             raise TypeError(
                 f"embed takes a list of pictures; got one {type(pictures).__name__}. Write embed([picture])"
             )
+        if batch_size < 1:
+            raise ValueError(f"batch_size {batch_size}; at least 1 picture is needed in a batch")
         rows = [np.zeros((0, self.dim), np.float32)]
         for start in range(0, len(pictures), batch_size):
-            chunk = pictures[start : start + batch_size]
-            pixels = [preprocess(picture, image_size=self.image_size, crop=self.crop) for picture in chunk]
+            pixels = [self.pixels(picture) for picture in pictures[start : start + batch_size]]
             rows.append(self.embed_pixels(np.stack(pixels)))
         features = np.concatenate(rows)
-        return l2_normalize(features) if normalize else features
+        return unit_rows(features) if normalize else features
+
+    def pixels(self, picture: Picture) -> np.ndarray:
+        """(S, S, 3) uint8: a picture brought to this encoder's image size."""
+        return preprocess(picture, image_size=self.image_size, crop=self.crop)
 
     @torch.inference_mode()
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """(B, H, W, 3) uint8 -> (B, D) float32, in evaluation mode whatever the current mode is."""
-        was_training = self.training
-        self.eval()
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3:
+            raise ValueError(f"expected uint8 pixels (B, H, W, 3), got {pixels.dtype} {pixels.shape}")
         x = torch.from_numpy(np.array(pixels)).to(self.mean.device).permute(0, 3, 1, 2)
-        features = self((x / 255).contiguous())
-        self.train(was_training)
+        with _evaluating(self):
+            features = self((x / 255).contiguous())
         return features.float().cpu().numpy()
 
 
-def l2_normalize(features: np.ndarray) -> np.ndarray:
-    """Rows of unit L2 norm; a zero row stays zero."""
-    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+@contextmanager
+def _evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the block; afterwards each module is in the mode it was in, frozen ones too."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def new_encoder(name: str) -> Encoder:
@@ -119,13 +134,31 @@ def save_encoder(encoder: Encoder, folder: Path, card: Card) -> Card:
 
     Each file appears whole or not at all; a kill between the two is found by `load_encoder`.
     """
+    wrong = _disagreements(encoder, card)
+    if wrong:
+        raise ValueError(f"the card of {card.name} says something else than the encoder in: {', '.join(wrong)}")
     tensors = {key: value.detach().cpu().contiguous().clone() for key, value in encoder.state_dict().items()}
     with new_file(folder / WEIGHTS) as aside:
-        save_file(tensors, aside, metadata={"format": "pt"})
-        size, digest = aside.stat().st_size, sha256(aside)
-    card = replace(card, weights=Weights(file=WEIGHTS, sha256=digest, bytes=size))
-    write_bytes(folder / CARD, card.to_json().encode())
+        try:
+            save_file(tensors, aside, metadata={"format": "pt"})
+        except SafetensorError as error:  # its name for a full disk, too
+            raise ZooError(f"cannot write {folder / WEIGHTS}: {error}. The earlier file is untouched") from error
+        card = replace(card, weights=Weights(file=WEIGHTS, sha256=sha256(aside), bytes=aside.stat().st_size))
+        text = card.to_json()  # raises before the weights replace earlier ones
+    write_bytes(folder / CARD, text.encode())
     return card
+
+
+def _disagreements(encoder: Encoder, card: Card) -> list[str]:
+    """Entries of the card that say something else than the encoder itself."""
+    same = {
+        "mean": encoder.mean.flatten().tolist() == torch.tensor(card.mean).tolist(),
+        "std": encoder.std.flatten().tolist() == torch.tensor(card.std).tolist(),
+        "image_size": encoder.image_size == card.image_size,
+        "crop": encoder.crop == card.crop,
+        "dim": encoder.dim == card.dim,
+    }
+    return [entry for entry, agrees in same.items() if not agrees]
 
 
 def load_encoder(name_or_path: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
@@ -136,11 +169,13 @@ def load_encoder(name_or_path: str | Path, *, device: str | torch.device = "cpu"
     folder = locate(name_or_path)
     card = read_card(folder)
     path = checked_weights(folder, card)
+    backbone = build_backbone(card.backbone, image_size=card.image_size)
+    encoder = Encoder(backbone, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop, card=card)
     try:
-        tensors = load_file(path)
-        encoder = new_encoder(card.name)
-        encoder.load_state_dict(tensors)
+        encoder.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:
         raise CorruptFile(f"{path} does not hold the weights of {card.name}: {error}") from error
-    encoder.card, encoder.crop = card, card.crop
+    wrong = _disagreements(encoder, card)
+    if wrong:
+        raise CorruptFile(f"{folder / CARD} says something else than {path.name} in: {', '.join(wrong)}")
     return encoder.to(device).eval()

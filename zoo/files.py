@@ -1,11 +1,13 @@
 """Files that are whole or not there at all, and the folder they are kept in."""
 
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zoo.errors import ZooError
@@ -31,38 +33,78 @@ def write_bytes(path: Path, content: bytes) -> None:
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """A file name beside `path` to write to; after the block it is flushed to disk and becomes `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    aside = Path(name)
-    try:
-        yield aside
-        with aside.open("rb") as file:
-            os.fsync(file.fileno())
-        aside.chmod(0o644)
-        aside.replace(path)
-    except OSError as error:
-        raise ZooError(
-            f"cannot write {path}: {error.strerror or error}. The earlier file, if any, is untouched"
-        ) from error
-    finally:
-        aside.unlink(missing_ok=True)
+    with _written(path):
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        aside = Path(name)
+        try:
+            yield aside
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
+            aside.chmod(0o644)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder beside `path` to fill; after the block it takes the place of `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    with _written(path):
+        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            yield aside
+            aside.chmod(0o755)
+            _take_place(aside, path)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """While the block runs, other processes and threads that ask for the same folder wait. A kill unlocks it, too."""
+    with _written(folder):
+        folder.mkdir(exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
     try:
-        yield aside
-        aside.chmod(0o755)
-        old = Path(f"{aside}.old")
-        if path.exists():
-            path.rename(old)
-        aside.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise ZooError(f"cannot write {path}: {error.strerror or error}") from error
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        os.close(handle)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Make the parent folder; tell the system's errors as ours."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise ZooError(
+            f"cannot write {path}: {error.strerror or error}. What was there before, if anything, is untouched"
+        ) from error
+
+
+def _take_place(aside: Path, path: Path) -> None:
+    """Rename the folder `aside` to `path`, whatever other processes put there meanwhile: the last one stays."""
+    old = Path(f"{aside}.old")
+    while True:
+        with suppress(FileNotFoundError):
+            path.rename(old)
+        try:
+            aside.rename(path)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else another process was faster: once more
+                with suppress(FileNotFoundError):
+                    old.rename(path)
+                raise
+        finally:
+            _remove(old)
+
+
+def _remove(old: Path) -> None:
+    if old.is_dir() and not old.is_symlink():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.unlink(missing_ok=True)

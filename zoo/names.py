@@ -42,4 +42,4 @@ def parse_name(text: str) -> Name:
 
 def natural_order(text: str) -> list[tuple[int, str]]:
     """Sort key under which r18 stands before r101, and cifar10 before cifar100."""
-    return [(int(run), "") if run.isdigit() else (-1, run) for run in re.split(r"(\d+)", text) if run]
+    return [(int(run), "") if run.isdecimal() else (-1, run) for run in re.split(r"(\d+)", text) if run]

@@ -5,10 +5,9 @@ encoder's image size. Colour is settled here (orientation, alpha, palette, depth
 """
 
 import io
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -28,45 +27,24 @@ def read_rgb(
     """An upright 8-bit RGB image of any size.
 
     picture: path, encoded bytes, PIL image, or uint8 array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).
-    formats: allowed encodings, in Pillow's words ("JPEG", "PNG"); None allows what Pillow reads.
+    formats: allowed encodings, in Pillow's words ("JPEG", "PNG"); None allows what Pillow reads, but EPS.
     Raises BadImage (undecodable, truncated, no 8-bit meaning), ImageTooLarge, ImageFormatNotAllowed, FileNotFoundError.
     """
     if isinstance(picture, np.ndarray):
         return _from_array(picture)
     if isinstance(picture, Image.Image):
-        return _as_rgb(picture, "PIL image")
-    label = f"{len(picture)} bytes" if isinstance(picture, bytes) else str(picture)
-    if not isinstance(picture, bytes | str | Path):
-        raise BadImage(
-            f"a picture is a path, bytes, a PIL image or a uint8 array; got {type(picture).__name__}. "
-            "Tensors in [0, 1] go to encoder(x)"
-        )
-    source = io.BytesIO(picture) if isinstance(picture, bytes) else picture
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own, lower limit follows
-            image = Image.open(source, formats=None if formats is None else tuple(formats))
-    except UnidentifiedImageError as error:
-        allowed = "a format Pillow reads" if formats is None else ", ".join(formats)
-        raise ImageFormatNotAllowed(f"{label}: not a picture in an allowed format ({allowed})") from error
-    except Image.DecompressionBombError as error:
-        raise ImageTooLarge(f"{label}: {error}; at most {max_pixels:,} pixels are read") from error
-    except OSError:  # no such file, a folder, no permission: the system's own words are clear
-        raise
-    except Exception as error:  # Pillow's header parsers raise anything at all on hostile bytes
-        raise BadImage(f"{label}: cannot be decoded ({error})") from error
-    with image:
-        width, height = image.size
-        if width * height > max_pixels or max(width, height) > max_side:
-            raise ImageTooLarge(
-                f"{label}: {width} x {height} pixels; at most {max_pixels:,} pixels and {max_side} a side. Resize first"
-            )
-        try:
-            return _as_rgb(image, label)
-        except BadImage:
-            raise
-        except Exception as error:  # Pillow's decoders raise anything at all on hostile bytes
-            raise BadImage(f"{label}: cannot be decoded ({error})") from error
+        return _decoded(picture, "PIL image")
+    if isinstance(picture, bytes):
+        return _from_file(io.BytesIO(picture), f"{len(picture)} bytes", formats, max_pixels, max_side)
+    if isinstance(picture, str | Path):
+        if "\0" in str(picture):
+            raise BadImage(f"{str(picture)[:80]!r} is not a path. Encoded pictures are given as bytes")
+        with Path(picture).open("rb") as file:  # outside: "no such file" is the system's to say, not Pillow's
+            return _from_file(file, str(picture), formats, max_pixels, max_side)
+    raise BadImage(
+        f"a picture is a path, bytes, a PIL image or a uint8 array; got {type(picture).__name__}. "
+        "Tensors in [0, 1] go to encoder(x)"
+    )
 
 
 def preprocess(picture: Picture, *, image_size: int, crop: float = 1.0, **limits: Any) -> np.ndarray:
@@ -86,7 +64,7 @@ def fit(image: Image.Image, *, image_size: int, crop: float = 1.0) -> Image.Imag
 
 
 def _from_array(array: np.ndarray) -> Image.Image:
-    channels = {2: 1, 3: array.shape[-1]}.get(array.ndim, 0)
+    channels = 1 if array.ndim == 2 else array.shape[-1] if array.ndim == 3 else 0
     if array.dtype != np.uint8 or channels not in (1, 3, 4) or 0 in array.shape:
         raise BadImage(
             f"array of {array.dtype} with shape {array.shape}; allowed: uint8 (H, W), (H, W, 1), "
@@ -97,6 +75,37 @@ def _from_array(array: np.ndarray) -> Image.Image:
     )
 
 
+def _from_file(
+    file: BinaryIO, label: str, formats: Sequence[str] | None, max_pixels: int, max_side: int
+) -> Image.Image:
+    try:
+        image = Image.open(file, formats=None if formats is None else tuple(formats))
+    except UnidentifiedImageError as error:
+        allowed = "a format Pillow reads" if formats is None else ", ".join(formats)
+        raise ImageFormatNotAllowed(f"{label}: not a picture in an allowed format ({allowed})") from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # the latter under -W error
+        raise ImageTooLarge(f"{label}: {error}; at most {max_pixels:,} pixels are read") from error
+    except Exception as error:  # Pillow's header parsers raise anything at all on hostile bytes
+        raise BadImage(f"{label}: cannot be decoded ({error})") from error
+    if image.format == "EPS":
+        raise ImageFormatNotAllowed(f"{label}: EPS is a program that Ghostscript would run. Convert it to PNG first")
+    width, height = image.size
+    if width * height > max_pixels or max(width, height) > max_side:
+        raise ImageTooLarge(
+            f"{label}: {width} x {height} pixels; at most {max_pixels:,} pixels and {max_side} a side. Resize first"
+        )
+    return _decoded(image, label)
+
+
+def _decoded(image: Image.Image, label: str) -> Image.Image:
+    try:
+        return _as_rgb(image, label)
+    except BadImage:
+        raise
+    except Exception as error:  # Pillow's decoders raise anything at all on hostile bytes
+        raise BadImage(f"{label}: cannot be decoded ({error})") from error
+
+
 def _as_rgb(image: Image.Image, label: str) -> Image.Image:
     image = ImageOps.exif_transpose(image)  # decodes, too
     mode = image.mode
@@ -104,7 +113,9 @@ def _as_rgb(image: Image.Image, label: str) -> Image.Image:
         raise BadImage(f"{label}: pixel mode {mode} has no agreed range; convert it to 8 or 16 bits first")
     if mode.startswith("I;16"):
         wide = np.asarray(image).astype(np.uint32)  # 0..65535
-        image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))
+        grey = ((wide + 128) // 257).astype(np.uint8)
+        grey[wide == image.info.get("transparency", -1)] = BACKGROUND[0]  # PNG's one transparent grey level
+        image = Image.fromarray(grey)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         canvas = Image.new("RGBA", image.size, BACKGROUND)

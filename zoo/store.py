@@ -20,15 +20,26 @@ ONNX = "model.onnx"
 
 def catalogue() -> dict[str, Card]:
     """The cards that come with the package, by name in natural order."""
-    files = [file for file in resources.files("zoo").joinpath("catalog").iterdir() if file.name.endswith(".json")]
+    folder = resources.files("zoo").joinpath("catalog")
+    files = [file for file in folder.iterdir() if file.name.endswith(".json")] if folder.is_dir() else []
     cards = [parse_card(file.read_text("utf-8"), where=file.name) for file in files]
     return {card.name: card for card in sorted(cards, key=lambda card: natural_order(card.name))}
 
 
 def kept() -> dict[str, Card]:
     """The cards of the models in `$ZOO_HOME/models`, by name in natural order."""
-    folders = [path.parent for path in (zoo_home() / "models").glob(f"*/{CARD}")]
-    return {folder.name: read_card(folder) for folder in sorted(folders, key=lambda path: natural_order(path.name))}
+    paths = (zoo_home() / "models").glob(f"*/{CARD}")
+    names = sorted((path.parent.name for path in paths if not path.parent.name.startswith(".")), key=natural_order)
+    return {name: read_card(_kept_folder(name)) for name in names}
+
+
+def _kept_folder(name: str) -> Path:
+    """Where the model `name` is kept. Raises CorruptFile if the card there is of another name."""
+    folder = zoo_home() / "models" / name
+    found = read_card(folder).name
+    if found != name:
+        raise CorruptFile(f"{folder} holds the card of {found}. Rename the folder to {found}, or delete it")
+    return folder
 
 
 def locate(name_or_path: str | Path) -> Path:
@@ -36,16 +47,14 @@ def locate(name_or_path: str | Path) -> Path:
 
     Raises NoWeights for a name of the catalogue whose weights are not here, UnknownName for any other.
     """
-    path = Path(name_or_path)
+    path, text = Path(name_or_path), str(name_or_path)
     if (path / CARD).is_file():
         return path
-    text = str(name_or_path)
-    if path.is_dir() or os.sep in text:
-        what = "a folder without card.json" if path.is_dir() else "not there"
+    if os.sep not in text and not text.startswith(".") and (zoo_home() / "models" / text / CARD).is_file():
+        return _kept_folder(text)
+    if os.sep in text or path.is_dir():
+        what = "a folder without card.json" if path.is_dir() else "a file" if path.exists() else "not there"
         raise NoWeights(f"{text}: {what}; a model is a folder that training wrote, such as runs/simco-r20-digits")
-    folder = zoo_home() / "models" / text
-    if (folder / CARD).is_file():
-        return folder
     parse_name(text)  # a name outside the grammar is told so first
     if text not in catalogue():
         raise unknown("model", text, [*catalogue(), *kept()], "`zoo list` shows all; a run folder works too")
@@ -61,9 +70,17 @@ def locate(name_or_path: str | Path) -> Path:
 
 
 def read_card(folder: Path) -> Card:
-    """The card in `folder`. Raises CorruptFile if it is not readable as one."""
+    """The card in `folder`. Raises CorruptFile if it is not readable as one, NoWeights if there is none."""
     path = folder / CARD
-    return parse_card(path.read_text("utf-8"), where=path)
+    if not path.is_file():
+        raise NoWeights(f"{path} is missing; a model is a folder that training wrote, such as runs/simco-r20-digits")
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptFile(
+            f"{path}: not a card ({error}). Restore the file, or train or fetch the model again"
+        ) from error
+    return parse_card(text, where=path)
 
 
 def checked_weights(folder: Path, card: Card) -> Path:

@@ -1,0 +1,11 @@
+"""What one request, and one worker, may hold. Every number is checked before the work it bounds."""
+
+FORMATS = ("JPEG", "PNG", "WEBP")  # by their first bytes, in Pillow's words
+MAX_BODY = 32 * 2**20  # bytes of a request body, counted while it arrives
+MAX_BUFFERED = 8 * MAX_BODY  # bytes of all request bodies in one worker's memory
+MAX_IMAGE = 10 * 2**20  # bytes of one encoded image
+MAX_IMAGES = 32  # images of one request
+MAX_QUEUE = 64  # images that one worker has accepted and not yet answered
+MAX_BATCH = 8  # images of one run; per-image time is flat beyond it on CPUs
+DECODERS = 2  # threads that decode, each with at most one picture of zoo.pixels.MAX_PIXELS in memory
+TIMEOUT = 30.0  # seconds from the first byte of a request to its answer

@@ -1,0 +1,136 @@
+"""The house rules: layers, module names, one place for normalisation, a catalogue that follows the recipes."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import zoo
+from train.recipe import recipes
+from zoo.store import catalogue
+
+ROOT = Path(__file__).parents[1]
+LAYERS = {
+    "zoo": {"zoo"},
+    "eval": {"zoo", "eval"},
+    "train": {"zoo", "eval", "train"},
+    "serve": {"zoo", "serve"},
+}
+FLOOR_0 = ("errors", "backbone", "names", "pixels", "card", "files", "store", "dataset", "embedding", "provenance")
+MODULES = [path for folder in LAYERS for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level names of all modules imported anywhere in a file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: absolute imports only"
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_layer_imports_only_the_layers_below_it(path):
+    folder = path.relative_to(ROOT).parts[0]
+    assert imports(path) & set(LAYERS) <= LAYERS[folder]
+
+
+def test_floor_0_and_the_server_import_no_torch():
+    modules = [f"zoo.{name}" for name in FLOOR_0] + ["serve.session", "serve.service", "zoo"]
+    program = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules or 'timm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "train").glob("*.py")), ids=lambda path: path.name)
+def test_no_module_of_train_hides_another_when_its_folder_is_first_on_the_path(path):
+    """`accelerate launch train/pretrain.py` puts train/ first on sys.path."""
+    name = path.stem
+    if name == "__init__":
+        return
+    assert name not in sys.stdlib_module_names
+    spec = importlib.util.find_spec(name)
+    assert spec is None, f"{name} is also {spec.origin}"
+
+
+def test_the_loop_defines_no_class():
+    tree = ast.parse((ROOT / "train/pretrain.py").read_text())
+    assert not [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def test_nothing_is_unpickled():
+    for path in MODULES:
+        assert "pickle" not in imports(path), path
+        source = path.read_text()
+        assert "torch.load" not in source, path
+        assert "allow_pickle=True" not in source, path
+
+
+def test_no_file_names_a_folder_of_somebodys_machine():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    home = re.compile(r"""(?<=["' =])/(root|work)/""")
+    for name in tracked:
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".toml", ".json"} or path.name == "Makefile":
+            assert not home.search(path.read_text()), name
+
+
+def test_every_recipe_is_in_the_catalogue_with_its_own_numbers():
+    cards = catalogue()
+    for name, recipe in recipes().items():
+        if cards[name].weights is None:
+            assert cards[name] == recipe.card(), f"{name}: run python -m train.catalog"
+
+
+def test_every_unpublished_name_of_the_catalogue_has_a_recipe():
+    assert {name for name, card in catalogue().items() if card.weights is None} <= set(recipes())
+
+
+def test_a_method_is_one_file(tmp_path, monkeypatch):
+    """A toy paper, dropped as one file into train/methods, is found, trained and loaded."""
+    import train.methods
+    from train.pretrain import pretrain
+
+    (tmp_path / "toy.py").write_text(TOY)
+    monkeypatch.setattr(train.methods, "__path__", [*train.methods.__path__, str(tmp_path)])
+    recipe = recipes()["toy-r20-digits"]
+    folder = pretrain(recipe, out=tmp_path / "run", limit=64, knn_every=0)
+    assert zoo.load(folder).card.paper == "Nobody. A toy. 2026"
+
+
+TOY = '''
+"""A toy: pull two views together and rely on luck."""
+
+from dataclasses import dataclass
+
+from train.method import LossRange, Method, Step
+from train.recipe import Recipe
+
+
+class Toy(Method):
+    def forward(self, view1, view2):
+        return Step((self.encoder(view1) - self.encoder(view2)).square().mean())
+
+    def loss_range(self, batch_size):
+        return LossRange(1.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyRecipe(Recipe):
+    def method(self, encoder):
+        return Toy(encoder)
+
+
+RECIPES = [
+    ToyRecipe(
+        name="toy-r20-digits", paper="Nobody. A toy. 2026", source="this test", expects="none published", epochs=1,
+        batch_size=32, optimizer="sgd", learning_rate=0.01, weight_decay=0.0, warmup_epochs=0,
+    )
+]
+'''

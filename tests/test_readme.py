@@ -1,0 +1,97 @@
+"""Every code block of the README runs, in order, in a copy of the repository, as a reader would type it.
+
+Stand-ins, so that it takes a minute: `make demo` becomes `python demo.py` with fewer epochs (the installation is the
+environment that runs the tests), `make test` is this very run, and the CIFAR-100 commands use few images. They need
+../shared/data; without it that one block is left out.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CIFAR100 = ROOT.parent / "shared" / "data" / "cifar100"
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    for name in filter(None, tracked):
+        if (ROOT / name).is_file():
+            target = tmp_path / "repository" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target)
+    return tmp_path / "repository"
+
+
+def test_every_code_block_runs(copy: Path, home: Path):
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+    port, servers = str(free_port()), []
+    stand_ins = {
+        "make demo": "python demo.py --epochs 3",
+        "make test": "true",
+        "path/to/cifar100": str(CIFAR100),
+        "--epochs 2": "--epochs 2 --limit 128 --batch-size 64 --knn-every 0",
+        "--protocol knn": "--protocol knn --max-train 300 --max-test 100",
+        "3000": port,
+        'pip install --quiet --editable ".[core]"': "python -c 'import timm, torch'",
+    }
+    try:
+        for language, block in BLOCKS:
+            if "cifar100 " in block and not CIFAR100.is_dir():
+                continue
+            text = block
+            for written, run in stand_ins.items():
+                text = text.replace(written, run)
+            words = ["python", "-W", "error::DeprecationWarning:__main__", "-c", text]
+            if language == "bash":
+                words = ["bash", "-euo", "pipefail", "-c", text]
+            if "bentoml serve" in text:
+                servers.append(subprocess.Popen(words, cwd=copy, env=environment, start_new_session=True))
+                wait_until_ready(port, servers[-1])
+                continue
+            done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    finally:
+        for server in servers:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait(timeout=30)
+    assert (copy / "runs/demo/demo.png").stat().st_size > 10_000
+    assert (copy / "runs/demo/embeddings.parquet").is_file()
+
+
+def wait_until_ready(port: str, server: subprocess.Popen) -> None:
+    for _ in range(300):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+                return
+        except OSError:
+            assert server.poll() is None, "the server died"
+            time.sleep(0.2)
+    raise AssertionError("the server did not become ready")
+
+
+def test_the_makefile_has_the_two_commands():
+    makefile = (ROOT / "Makefile").read_text()
+    for language, block in BLOCKS:
+        for target in re.findall(r"^make (\w+)$", block, re.MULTILINE):
+            assert language == "bash"
+            assert f"\n{target}: " in makefile

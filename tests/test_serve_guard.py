@@ -1,0 +1,129 @@
+"""serve/guard.py and serve/refusal.py: bodies are bounded, alone and together, and every error has one shape."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from serve.guard import Guard
+from serve.limits import MAX_BUFFERED
+from serve.refusal import error_of
+
+SCOPE = {"type": "http", "method": "POST", "path": "/v1/embed", "headers": [(b"content-type", b"image/png")]}
+
+
+async def count_bytes(scope: Scope, receive: Receive, send: Send) -> None:
+    """An app that answers with the length of the body it was given."""
+    body = (await receive())["body"]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(len(body)).encode()})
+
+
+async def request(guard: Guard, messages: AsyncIterator[Message]) -> tuple[int, bytes]:
+    """Status and body of one request whose parts arrive as `messages`."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await guard(SCOPE, lambda: anext(messages), send)  # type: ignore[arg-type, return-value]
+    start, body = sent
+    return start["status"], body["body"]
+
+
+def test_the_app_gets_the_whole_body_however_it_is_cut() -> None:
+    async def parts() -> AsyncIterator[Message]:
+        for size in (1, 0, 70_000, 3):
+            yield {"type": "http.request", "body": bytes(size), "more_body": True}
+        yield {"type": "http.request"}
+
+    assert asyncio.run(request(Guard(count_bytes), parts())) == (200, b"70004")
+
+
+def test_all_bodies_together_are_bounded_and_forgotten_when_answered() -> None:
+    size = 30 * 2**20
+    fitting = MAX_BUFFERED // size
+    chunk = bytes(size)
+
+    async def scenario() -> tuple[list[tuple[int, bytes]], tuple[int, bytes]]:
+        guard = Guard(count_bytes)
+        rest = asyncio.Event()
+
+        async def large() -> AsyncIterator[Message]:
+            yield {"type": "http.request", "body": chunk, "more_body": True}
+            await rest.wait()
+            yield {"type": "http.request", "body": b"", "more_body": False}
+
+        held = [asyncio.create_task(request(guard, large())) for _ in range(fitting)]
+        await asyncio.sleep(0)
+        status, body = await request(guard, large())
+        assert (status, json.loads(body)["error"]["code"]) == (503, "overloaded")
+        rest.set()
+        return await asyncio.gather(*held), await request(guard, large())
+
+    held, after = asyncio.run(scenario())
+    assert held == [(200, str(size).encode())] * fitting
+    assert after == (200, str(size).encode())
+
+
+def test_a_client_that_goes_away_ends_its_request() -> None:
+    async def parts() -> AsyncIterator[Message]:
+        yield {"type": "http.request", "body": b"half", "more_body": True}
+        yield {"type": "http.disconnect"}
+
+    status, body = asyncio.run(request(Guard(count_bytes), parts()))
+    assert (status, json.loads(body)["error"]["message"]) == (400, "the client went away")
+
+
+def test_a_body_that_never_ends_is_a_timeout() -> None:
+    async def parts() -> AsyncIterator[Message]:
+        yield {"type": "http.request", "body": b"half", "more_body": True}
+        await asyncio.sleep(60)
+
+    status, body = asyncio.run(request(Guard(count_bytes, timeout=0.05), parts()))
+    assert (status, json.loads(body)["error"]["code"]) == (504, "timeout")
+
+
+def test_the_lifespan_passes_untouched() -> None:
+    seen = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((scope, receive, send))
+
+    async def nothing(*_: Any) -> Any: ...
+
+    scope = {"type": "lifespan"}
+    asyncio.run(Guard(app)(scope, nothing, nothing))
+    assert seen == [(scope, nothing, nothing)]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "message", "param", "index"),
+    [
+        (404, b"Not Found", "not_found", "Not Found", None, None),
+        (415, b'[{"error": "no pickle"}]', "unsupported_media_type", "no pickle", None, None),
+        (500, b'{"error": "see the log"}', "internal", "see the log", None, None),
+        (418, b"", "invalid_request", "invalid_request", None, None),
+        (400, b"7", "invalid_request", "invalid_request", None, None),
+        (
+            400,
+            b'{"error": "1 error", "detail": [{"loc": ["images", 3], "msg": "no string"}]}',
+            "invalid_request",
+            "images: no string",
+            "images",
+            3,
+        ),
+    ],
+)
+def test_the_frameworks_own_errors_get_the_one_shape(
+    status: int, body: bytes, code: str, message: str, param: str | None, index: int | None
+) -> None:
+    assert error_of(status, body) == {"code": code, "message": message, "param": param, "index": index}
+
+
+def test_an_error_of_ours_stays_as_it_is() -> None:
+    error = {"code": "model_not_found", "message": "no", "param": None, "index": None}
+    assert error_of(404, json.dumps({"error": error}).encode()) == error

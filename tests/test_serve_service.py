@@ -1,0 +1,459 @@
+"""serve/service.py and what it is made of: the answers equal the encoder's, and bad input is the sender's fault."""
+
+import asyncio
+import base64
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from serve_model import NAME, encode, gap, noise, pictures, png
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from serve.engine import Engine
+from serve.guard import Guard
+from serve.limits import MAX_BODY, MAX_IMAGE, MAX_QUEUE
+from serve.refusal import Refused
+from serve.routes import routes
+from serve.session import Session
+from zoo.encoder import Encoder
+
+pytest_plugins = ["serve_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:Accessing the 'model_fields' attribute on the instance")  # BentoML does
+PNG = {"content-type": "image/png"}
+JSON = {"content-type": "application/json"}
+TOLERANCE = 1e-5  # of float32 sums in another order, relative to the largest value
+
+
+@pytest.fixture(scope="module")
+def client(exported: Path) -> Iterator[TestClient]:
+    """The whole BentoML service in this process."""
+    os.environ["ZOO_MODEL"] = str(exported)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # pathspec's, from BentoML's imports
+        from serve.service import Embeddings
+
+        app = Embeddings.to_asgi()  # type: ignore[attr-defined]
+    with TestClient(app=app) as client:
+        yield client
+    del os.environ["ZOO_MODEL"]
+
+
+def text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def files(*contents: bytes) -> list[tuple[str, tuple[str, bytes]]]:
+    return [("images", (f"{number} 🙂.png", content)) for number, content in enumerate(contents)]
+
+
+def refused(response: Any, status: int, code: str, *, index: int | None = None, says: str = "") -> dict[str, Any]:
+    """The error of a response, after every promise about its shape was checked."""
+    assert (response.status_code, response.headers["content-type"]) == (status, "application/json"), response.text
+    assert response.json().keys() == {"error"}
+    error = response.json()["error"]
+    assert error.keys() == {"code", "message", "param", "index", "request_id"}
+    assert (error["code"], error["index"]) == (code, index), error
+    assert says in error["message"]
+    assert "Traceback" not in error["message"]
+    assert error["request_id"] == response.headers["x-request-id"]
+    assert (response.headers.get("retry-after") == "1") == (status == 503)
+    return error
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG whose header promises width x height black pixels, a few bytes long."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(bytes(1000))), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_a_form_of_every_kind_of_picture_equals_the_encoder(client: TestClient, torch_encoder: Encoder) -> None:
+    parts = [("images", (name, content)) for name, content in pictures().items()]
+    response = client.post("/v1/embed", files=parts)
+    answer = response.json()
+    assert (response.status_code, answer["model"], answer["dim"]) == (200, NAME, 64)
+    assert gap(answer["embeddings"], torch_encoder.embed(list(pictures().values()))) < TOLERANCE
+
+
+def test_npy_holds_the_same_numbers_as_json(client: TestClient, torch_encoder: Encoder) -> None:
+    contents = list(pictures().values())
+    response = client.post("/v1/embed", files=files(*contents), headers={"accept": "application/x-npy"})
+    assert response.headers["content-type"] == "application/x-npy"
+    assert (response.headers["x-model-id"], response.headers["x-embedding-dim"]) == (NAME, "64")
+    rows = np.load(io.BytesIO(response.content), allow_pickle=False)
+    assert rows.dtype == np.dtype("<f4")
+    assert gap(rows, torch_encoder.embed(contents)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", pictures())
+def test_one_raw_body_equals_the_encoder(client: TestClient, torch_encoder: Encoder, name: str) -> None:
+    content = pictures()[name]
+    response = client.post("/v1/embed", content=content, headers={"content-type": "image/anything"})
+    assert gap(response.json()["embeddings"], torch_encoder.embed([content])) < TOLERANCE
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_native_endpoint_equals_the_encoder(client: TestClient, torch_encoder: Encoder, normalize: bool) -> None:
+    contents = list(pictures().values())
+    response = client.post("/embed", json={"images": [text(c) for c in contents], "normalize": normalize})
+    answer = response.json()
+    assert (answer["model"], answer["dim"]) == (NAME, 64)
+    assert gap(answer["embeddings"], torch_encoder.embed(contents, normalize=normalize)) < TOLERANCE
+
+
+def test_normalize_gives_unit_rows_and_is_off_by_default(client: TestClient, torch_encoder: Encoder) -> None:
+    raw = torch_encoder.embed([png()])
+    for query, expected in (("", raw), ("?normalize=false", raw), ("?normalize=true", raw / np.linalg.norm(raw))):
+        response = client.post(f"/v1/embed{query}", content=png(), headers=PNG)
+        assert gap(response.json()["embeddings"], expected) < TOLERANCE
+    response = client.post("/v1/embed?normalize=yes", content=png(), headers=PNG)
+    assert refused(response, 400, "invalid_request")["param"] == "normalize"
+    response = client.post("/v1/embed?normalise=true", content=png(), headers=PNG)
+    assert refused(response, 400, "invalid_request")["param"] == "normalise"
+
+
+def test_the_model_list_names_the_one_model(client: TestClient, exported: Path) -> None:
+    session = Session(exported / "model.onnx")
+    row = {"id": NAME, "object": "model", "dim": 64, "image_size": 8, "weights_sha256": session.weights_sha256}
+    assert client.get("/v1/models").json() == {"object": "list", "data": [row]}
+    assert client.get(f"/v1/models/{NAME}").json() == row
+    refused(client.get("/v1/models/модель"), 404, "model_not_found", says="модель")
+    refused(client.get("/v1/nothing"), 404, "not_found")
+    refused(client.get("/v1/embed"), 405, "method_not_allowed")
+    refused(client.get("/embed"), 405, "method_not_allowed")
+
+
+BAD_PICTURES: dict[str, tuple[bytes, int, str]] = {
+    "garbage": (b"\x00\x01 no picture \xff" * 20, 415, "unsupported_media_type"),
+    "gif": (encode(Image.new("RGB", (9, 9)), "GIF"), 415, "unsupported_media_type"),
+    "svg": (b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', 415, "unsupported_media_type"),
+    "truncated png": (png(height=90, width=90)[:-500], 422, "invalid_image"),
+    "png cut in its header": (png()[:40], 415, "unsupported_media_type"),
+    "200 megapixels": (bomb(20_000, 10_000), 422, "invalid_image"),
+    "26 megapixels": (bomb(5_200, 5_000), 422, "invalid_image"),
+    "side of 9000": (bomb(9_000, 1), 422, "invalid_image"),
+    "empty": (b"", 422, "invalid_image"),
+    "too long": (png() + bytes(MAX_IMAGE), 413, "too_large"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PICTURES)
+def test_a_bad_picture_is_named_by_its_place_on_every_endpoint(client: TestClient, name: str) -> None:
+    content, status, code = BAD_PICTURES[name]
+    refused(client.post("/v1/embed", files=files(png(), content, png())), status, code, index=1)
+    refused(client.post("/embed", json={"images": [text(png()), text(png()), text(content)]}), status, code, index=2)
+    if content:
+        refused(client.post("/v1/embed", content=content, headers=PNG), status, code, index=0)
+
+
+def test_the_first_of_several_bad_pictures_is_named(client: TestClient) -> None:
+    slow_and_cut = encode(Image.fromarray(noise(900, 900, 3)), "PNG")[:-100]
+    response = client.post("/v1/embed", files=files(png(), slow_and_cut, b"quickly seen to be bad"))
+    refused(response, 422, "invalid_image", index=1)
+
+
+def test_no_image_is_a_bad_request(client: TestClient) -> None:
+    refused(client.post("/v1/embed", content=b"", headers=PNG), 400, "invalid_request", says="at least one")
+    refused(client.post("/embed", json={"images": []}), 400, "invalid_request", says="at least one")
+    refused(client.post("/embed", content=b"", headers=JSON), 400, "invalid_request", says="Field required")
+
+
+def test_thirty_two_images_are_served_and_thirty_three_are_too_many(client: TestClient, torch_encoder: Encoder) -> None:
+    contents = [png(seed) for seed in range(32)]
+    response = client.post("/v1/embed", files=files(*contents))
+    assert gap(response.json()["embeddings"], torch_encoder.embed(contents)) < TOLERANCE
+    refused(client.post("/v1/embed", files=files(*contents, png())), 413, "too_large", says="32")
+    refused(client.post("/embed", json={"images": [text(png())] * 33}), 413, "too_large", says="33")
+
+
+@pytest.mark.parametrize("path", ["/v1/embed", "/embed"])
+def test_a_body_over_the_limit_is_refused_announced_or_streamed(client: TestClient, path: str) -> None:
+    def stream() -> Iterator[bytes]:
+        for _ in range(MAX_BODY // 2**20 + 1):
+            yield bytes(2**20)
+
+    headers = PNG if path == "/v1/embed" else JSON
+    refused(client.post(path, content=bytes(MAX_BODY + 1), headers=headers), 413, "too_large")
+    response = client.post(path, content=stream(), headers=headers)
+    assert "content-length" not in response.request.headers
+    refused(response, 413, "too_large")
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/octet-stream", ""])
+def test_a_body_of_another_type_is_refused(client: TestClient, kind: str) -> None:
+    refused(client.post("/v1/embed", content=png(), headers={"content-type": kind}), 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    "kind", ["multipart/form-data; boundary=x", "application/x-www-form-urlencoded", "application/vnd.bentoml+pickle"]
+)
+def test_the_native_endpoint_reads_json_alone(client: TestClient, kind: str) -> None:
+    response = client.post("/embed", content=b"images=http://127.0.0.1/", headers={"content-type": kind})
+    refused(response, 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"\xff\xfe", b"[]", b"7", b"null", b'{"images": "QQ=="}', b'{"images": null}', b"[" * 100_000]
+)
+def test_malformed_json_is_a_bad_request(client: TestClient, body: bytes) -> None:
+    refused(client.post("/embed", content=body, headers=JSON), 400, "invalid_request")
+
+
+def test_fields_of_the_wrong_name_or_type_are_named(client: TestClient) -> None:
+    response = client.post("/embed", json={"images": [text(png())], "normalise": True})
+    assert refused(response, 400, "invalid_request")["param"] == "normalise"
+    response = client.post("/embed", json={"images": [text(png()), 7]})
+    assert refused(response, 400, "invalid_request", index=1)["param"] == "images"
+    response = client.post("/v1/embed", files=[("pictures", ("a.png", png()))])
+    assert refused(response, 400, "invalid_request")["param"] == "pictures"
+
+
+@pytest.mark.parametrize(
+    "bad", ["%%%", "QQ", "Q Q==", "ünïcödé", "🙂", "http://127.0.0.1:1/cat.png", "/etc/passwd", "-_-_"]
+)
+def test_what_is_not_base64_is_a_bad_request_and_no_address_is_read(client: TestClient, bad: str) -> None:
+    response = client.post("/embed", json={"images": [text(png()), bad]})
+    refused(response, 400, "invalid_request", index=1, says="not base64")
+    response = client.post("/v1/embed", data={"images": bad}, files=files(png()))
+    refused(response, 400, "invalid_request", says="files")
+
+
+def test_broken_forms_are_bad_requests(client: TestClient) -> None:
+    for kind in ("multipart/form-data", "multipart/form-data; boundary=x"):
+        refused(client.post("/v1/embed", content=b"nonsense", headers={"content-type": kind}), 400, "invalid_request")
+
+
+def test_a_request_id_is_kept_if_it_is_harmless(client: TestClient) -> None:
+    response = client.get("/v1/models", headers={"x-request-id": "my.request-1_A"})
+    assert response.headers["x-request-id"] == "my.request-1_A"
+    response = client.get("/v1/nothing", headers={"x-request-id": "a\tb" * 99})
+    assert re.fullmatch("[0-9a-f]{32}", refused(response, 404, "not_found")["request_id"])
+
+
+def test_bad_requests_never_harm_their_neighbours(client: TestClient, torch_encoder: Encoder) -> None:
+    contents = [png(seed) for seed in range(60)]
+    expected = torch_encoder.embed(contents)
+
+    def ask(number: int) -> float:
+        if number % 3:
+            content, status, code = list(BAD_PICTURES.values())[number % 9]
+            if content:
+                refused(client.post("/v1/embed", files=files(png(), content)), status, code, index=1)
+            return 0.0
+        if number % 2:
+            response = client.post("/embed", json={"images": [text(contents[number])]})
+        else:
+            response = client.post("/v1/embed", content=contents[number], headers=PNG)
+        return gap(response.json()["embeddings"], expected[number : number + 1])
+
+    with ThreadPoolExecutor(16) as threads:
+        assert max(threads.map(ask, range(60))) < TOLERANCE
+
+
+def test_a_full_queue_refuses_at_once_and_serves_again_when_it_is_empty(client: TestClient) -> None:
+    large = encode(Image.fromarray(noise(700, 700, 1).squeeze()), "PNG", compress_level=1)
+    start = time.monotonic()
+
+    def ask(_: int) -> tuple[int, float]:
+        response = client.post("/v1/embed", files=files(*[large] * (MAX_QUEUE // 4)))
+        if response.status_code == 503:
+            refused(response, 503, "overloaded", says="Try again")
+        return response.status_code, time.monotonic() - start
+
+    with ThreadPoolExecutor(12) as threads:
+        answers = list(threads.map(ask, range(12)))
+    assert {status for status, _ in answers} == {200, 503}
+    assert max(t for status, t in answers if status == 503) < max(t for status, t in answers if status == 200)
+    assert client.post("/v1/embed", files=files(*[png()] * 32)).status_code == 200
+
+
+def test_the_native_endpoint_is_documented_with_its_types(client: TestClient) -> None:
+    spec = client.get("/docs.json").json()
+    fields = spec["components"]["schemas"]["Images"]["properties"]
+    assert fields["images"]["items"] == {"type": "string"}
+    assert "base64" in fields["images"]["description"]
+    assert fields["normalize"]["default"] is False
+    assert "/embed" in spec["paths"]
+
+
+def test_the_documentation_page_may_load_nothing_from_elsewhere(client: TestClient) -> None:
+    assert client.get("/").headers["content-security-policy"].startswith("default-src 'self';")
+
+
+def test_usage_reports_are_off(client: TestClient) -> None:
+    assert os.environ["BENTOML_DO_NOT_TRACK"] == "True"
+
+
+@pytest.fixture
+def small_app(exported: Path) -> Callable[..., tuple[Starlette, Engine]]:
+    """An app of the same parts without BentoML, with a deadline of its own."""
+
+    def make(**options: float) -> tuple[Starlette, Engine]:
+        engine = Engine()
+
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> Any:
+            await engine.start(Session(exported / "model.onnx"))
+            yield
+            await engine.stop()
+
+        guard = Middleware(Guard, **options)
+        return Starlette(routes=[Mount("/v1", routes(engine))], lifespan=lifespan, middleware=[guard]), engine
+
+    return make
+
+
+def test_a_late_answer_is_a_timeout_and_the_engine_goes_on(small_app: Callable[..., tuple[Starlette, Engine]]) -> None:
+    app, engine = small_app(timeout=0.1)
+    slow = encode(Image.fromarray(noise(1500, 1500, 3)), "PNG", compress_level=1)
+    with TestClient(app=app) as client:
+        refused(client.post("/v1/embed", files=files(slow, slow, slow, slow)), 504, "timeout", says="0.1 seconds")
+        time.sleep(0.5)
+        assert engine.alive
+        assert client.post("/v1/embed", content=png(), headers=PNG).status_code == 200
+
+
+def test_a_failure_inside_is_a_500_without_details_and_the_next_request_works(
+    small_app: Callable[..., tuple[Starlette, Engine]],
+) -> None:
+    app, engine = small_app()
+    with TestClient(app=app) as client:
+        session, engine.session = engine.session, None  # type: ignore[assignment]
+        error = refused(client.post("/v1/embed", content=png(), headers=PNG), 500, "internal")
+        assert error["message"] == f"the server failed; its log has request {error['request_id']}"
+        engine.session = session
+        assert client.post("/v1/embed", content=png(), headers=PNG).status_code == 200
+
+
+def test_an_engine_is_ready_after_its_warm_up_and_not_after_its_end(exported: Path, torch_encoder: Encoder) -> None:
+    engine = Engine()
+    assert not engine.ready
+    assert not engine.alive
+
+    async def scenario() -> np.ndarray:
+        await engine.start(Session(exported / "model.onnx"))
+        assert engine.ready
+        assert engine.alive
+        requests = [engine.embed([png()] * 32, normalize=False) for _ in range(3)]
+        *served, late = await asyncio.gather(*requests, return_exceptions=True)
+        assert [rows.shape for rows in served if isinstance(rows, np.ndarray)] == [(32, 64)] * 2
+        assert isinstance(late, Refused)
+        rows = await engine.embed([png(), text(png(1))], normalize=True)
+        await engine.stop()
+        return rows
+
+    assert gap(asyncio.run(scenario()), torch_encoder.embed([png(), png(1)], normalize=True)) < TOLERANCE
+    assert not engine.ready
+    assert not engine.alive
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def serve(model: str, port: int, home: Path, log: Any) -> "subprocess.Popen[bytes]":
+    bentoml = Path(sys.executable).with_name("bentoml")
+    command = [bentoml, "serve", "serve.service:Embeddings", "--host", "127.0.0.1", "--port", str(port)]
+    return subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"ZOO_MODEL": model, "BENTOML_HOME": str(home)},
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def wait_until_ready(url: str) -> None:
+    for _ in range(300):
+        try:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise AssertionError("the server did not become ready within 30 seconds")
+
+
+def ask_with_bentoml(url: str, **fields: Any) -> Any:
+    """What `bentoml.SyncHTTPClient(url).embed(**fields)` returns, from a program of its own."""
+    program = (
+        "import bentoml, json, sys\n"
+        "with bentoml.SyncHTTPClient(sys.argv[1]) as client:\n"
+        "    json.dump(client.embed(**json.load(sys.stdin)), sys.stdout)\n"
+    )
+    command = [sys.executable, "-c", program, url]
+    done = subprocess.run(command, input=json.dumps(fields), stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+def test_a_real_server_answers_and_ends_on_sigterm(exported: Path, torch_encoder: Encoder, tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (tmp_path / "log").open("wb") as log:
+        server = serve(str(exported), port, tmp_path, log)
+    try:
+        wait_until_ready(url)
+        request = urllib.request.Request(f"{url}/v1/embed", png(), PNG)
+        with urllib.request.urlopen(request, timeout=20) as response:
+            assert gap(json.load(response)["embeddings"], torch_encoder.embed([png()])) < TOLERANCE
+        answer = ask_with_bentoml(url, images=[text(png()), text(png(1))], normalize=True)
+        assert gap(answer["embeddings"], torch_encoder.embed([png(), png(1)], normalize=True)) < TOLERANCE
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.putrequest("POST", "/v1/embed")  # announces too much, sends nothing
+        connection.putheader("content-type", "image/png")
+        connection.putheader("content-length", str(MAX_BODY + 1))
+        connection.endheaders()
+        reply = connection.getresponse()
+        assert (reply.status, json.load(reply)["error"]["code"]) == (413, "too_large")
+        connection.close()
+        with urllib.request.urlopen(f"{url}/metrics", timeout=20) as response:
+            assert b'endpoint="/v1/embed",http_response_code="200"' in response.read()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=20) == 0, (tmp_path / "log").read_text()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+    finally:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+def test_a_server_without_its_model_says_so_once_and_ends(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        server = serve(str(tmp_path / "runs"), free_port(), tmp_path, log)
+    try:
+        assert server.wait(timeout=30) == 1
+    finally:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+    assert re.fullmatch(r"error: .*runs: .*\n", (tmp_path / "log").read_text())

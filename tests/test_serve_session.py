@@ -1,0 +1,133 @@
+"""serve/session.py: an ONNX file as a function of images, found by name, refused when it is not what it says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+from serve_model import NAME, encode, gap, make_run, noise, pictures
+
+from serve.session import Session, model_from_environment, open_model
+from zoo.encoder import Encoder
+from zoo.errors import BadImage, CorruptFile, ImageFormatNotAllowed, ImageTooLarge, NoWeights, UnknownName, ZooError
+from zoo.store import keep
+
+pytest_plugins = ["serve_fixtures"]
+
+
+@pytest.fixture(scope="module")
+def session(exported: Path) -> Session:
+    return Session(exported / "model.onnx")
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 8, 19])
+def test_embeddings_equal_the_encoders(session: Session, torch_encoder: Encoder, batch: int) -> None:
+    pixels = np.stack([noise(8, 8, 3, seed=seed) for seed in range(batch)])
+    features = session.embed_pixels(pixels)
+    assert features.dtype == np.float32
+    assert gap(features, torch_encoder.embed_pixels(pixels)) < 1e-5
+
+
+@pytest.mark.parametrize("name", pictures())
+def test_a_file_becomes_the_pixels_and_the_embedding_of_the_encoder(
+    session: Session, torch_encoder: Encoder, name: str
+) -> None:
+    picture = pictures()[name]
+    pixels = session.preprocess(picture)
+    assert np.array_equal(pixels, torch_encoder.pixels(picture))
+    assert gap(session.embed_pixels(pixels[None]), torch_encoder.embed([picture])) < 1e-5
+
+
+def test_the_session_knows_what_it_serves(session: Session) -> None:
+    assert (session.name, session.dim, session.image_size, session.crop) == (NAME, 64, 8, 1.0)
+
+
+def test_formats_and_sizes_outside_the_limits_are_refused(session: Session) -> None:
+    image = Image.fromarray(noise(9, 9, 3))
+    for kind in ("GIF", "BMP", "TIFF", "PPM"):
+        with pytest.raises(ImageFormatNotAllowed):
+            session.preprocess(encode(image, kind))
+    with pytest.raises(ImageTooLarge, match="9000 x 1"):
+        session.preprocess(encode(Image.new("L", (9000, 1)), "PNG"))
+    with pytest.raises(ImageTooLarge, match="5001 x 5000"):
+        session.preprocess(encode(Image.new("1", (5001, 5000)), "PNG"))
+    with pytest.raises(BadImage):
+        session.preprocess(encode(image, "PNG")[:-40])
+
+
+def test_a_missing_file_is_told_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(NoWeights, match=r"python -m serve\.export"):
+        Session(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("length", [0, 7, 5000, -1])
+def test_a_truncated_file_is_corrupt(exported: Path, tmp_path: Path, length: int) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes((exported / "model.onnx").read_bytes()[:length])
+    with pytest.raises(CorruptFile, match="Export it again"):
+        Session(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("format", None, "format None"),
+        ("format", "contrastive-zoo/2", "format 'contrastive-zoo/2'"),
+        ("dim", None, "incomplete metadata"),
+        ("dim", "sixty-four", "incomplete metadata"),
+        ("dim", "65", "the graph is"),
+        ("image_size", "32", "the graph is"),
+    ],
+)
+def test_an_onnx_file_that_is_not_ours_is_corrupt(
+    exported: Path, tmp_path: Path, key: str, value: str | None, says: str
+) -> None:
+    model = onnx.load(exported / "model.onnx")
+    facts = {entry.key: entry.value for entry in model.metadata_props} | {key: value}
+    model.ClearField("metadata_props")
+    onnx.helper.set_model_props(model, {key: value for key, value in facts.items() if value is not None})
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(CorruptFile, match=says):
+        Session(tmp_path / "model.onnx")
+
+
+def test_a_model_is_found_by_folder_by_file_and_by_name(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOO_HOME", str(tmp_path))
+    keep(exported)
+    for where in (str(exported), str(exported / "model.onnx"), NAME):
+        monkeypatch.setenv("ZOO_MODEL", where)
+        assert model_from_environment().name == NAME
+    assert model_from_environment().path.is_relative_to(tmp_path)
+
+
+def test_what_cannot_be_found_is_told_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOO_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("ZOO_MODEL", raising=False)
+    with pytest.raises(ZooError, match="Set ZOO_MODEL"):
+        model_from_environment()
+    with pytest.raises(UnknownName):
+        open_model("simco-r20")
+    with pytest.raises(NoWeights, match=r"python -m serve\.export"):
+        open_model(str(make_run(tmp_path / NAME, seed=0)))
+
+
+def test_an_onnx_file_of_earlier_weights_is_refused(exported: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / NAME, seed=1)
+    (folder / "model.onnx").write_bytes((exported / "model.onnx").read_bytes())
+    with pytest.raises(CorruptFile, match="exported from other weights"):
+        open_model(str(folder))
+
+
+def test_the_server_imports_no_torch(exported: Path) -> None:
+    program = (
+        "import sys, asyncio, serve.service as s, serve.session as t\n"
+        f"asyncio.run(s.engine.start(t.open_model({str(exported)!r})))\n"
+        "heavy = {'torch', 'timm', 'onnx', 'onnxscript', 'safetensors', 'sklearn', 'datasets'} & sys.modules.keys()\n"
+        "assert s.engine.ready and not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[1], timeout=60)

@@ -1,0 +1,250 @@
+"""The loop: learns, resumes bit for bit after a kill, refuses what would spoil a run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
+from train.method import Method, Step
+from train.optim import make_optimizer
+from train.pretrain import pretrain
+from train.recipe import differences, find_recipe, recipes
+from train.run_log import RunLog, read_log
+from zoo.errors import BadData, CorruptFile, UnknownName, ZooError
+from zoo.store import read_card, sha256
+
+ROOT = Path(__file__).parents[1]
+SMALL = {"batch_size": 64, "epochs": 4, "warmup_epochs": 1}
+
+
+@pytest.fixture
+def recipe():
+    return replace(find_recipe("simco-r20-digits"), **SMALL)
+
+
+def launch(out: Path, *flags: str, name: str = "simco-r20-digits") -> subprocess.Popen[str]:
+    """The command a user types, in its own process; one thread, so that two runs share a machine."""
+    words = [sys.executable, "train/pretrain.py", name, "--out", str(out), *flags]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        words, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def test_a_short_training_lowers_the_loss_and_beats_random_initialisation(recipe, tmp_path):
+    folder = pretrain(replace(recipe, epochs=8), out=tmp_path / "run", knn_every=8)
+    lines = read_log(folder)
+    losses = [line["loss"] for line in lines if "loss" in line]
+    start, floor = recipe.method(zoo.load(folder)).loss_range(64)
+    assert abs(losses[0] - start) < 0.5
+    assert floor < losses[-1] < losses[0] - 0.7
+    from eval.score import score
+
+    trained, random, _ = score(folder)
+    assert trained["value"] > random["value"] + 0.03
+    (knn,) = (line["knn_held_out"] for line in lines if "knn_held_out" in line)
+    assert knn > 0.8
+
+
+def test_the_card_records_the_run_and_expects_nothing_of_a_changed_recipe(recipe, tmp_path):
+    card = read_card(pretrain(recipe, out=tmp_path / "run", limit=128, knn_every=0))
+    assert card.training["steps"] == 4 * 2
+    assert card.training["images"] == 128
+    assert card.recipe["epochs"] == 4
+    assert card.expects.startswith("none published with epochs: ")
+    assert card.weights.sha256 == sha256(tmp_path / "run" / "model.safetensors")
+
+
+def test_the_same_command_twice_gives_the_same_weights_and_another_seed_others(recipe, tmp_path):
+    digests = [
+        sha256(pretrain(replace(recipe, seed=seed), out=tmp_path / out, limit=128, knn_every=0) / "model.safetensors")
+        for out, seed in {"a": 1, "b": 1, "c": 2}.items()
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path):
+    flags = ("--epochs", "6", "--batch-size", "64", "--limit", "512", "--knn-every", "0")
+    whole = launch(tmp_path / "whole", *flags)
+    killed = launch(tmp_path / "killed", *flags)
+    checkpoints = tmp_path / "killed" / "checkpoints"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (checkpoints.is_dir() and last_checkpoint(checkpoints)):
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    found = read_progress(last_checkpoint(checkpoints))
+    assert 8 <= found.step < 48
+    again = launch(tmp_path / "killed", *flags)
+    outputs = [process.communicate(timeout=200)[0] for process in (whole, again)]
+    assert (whole.returncode, again.returncode) == (0, 0), outputs
+    assert sha256(tmp_path / "killed/model.safetensors") == sha256(tmp_path / "whole/model.safetensors")
+    steps = [line["step"] for line in read_log(tmp_path / "killed")]
+    assert steps == sorted(set(steps))
+    losses = [[line["loss"] for line in read_log(tmp_path / run)] for run in ("whole", "killed")]
+    assert losses[0] == losses[1]
+
+
+def test_a_finished_run_does_nothing_when_started_again(recipe, tmp_path):
+    folder = pretrain(recipe, out=tmp_path / "run", limit=64, knn_every=0)
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    pretrain(recipe, out=folder, limit=64, knn_every=0)
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_other_numbers_or_other_data_in_the_same_folder_are_refused_with_the_difference(recipe, tmp_path):
+    folder = pretrain(recipe, out=tmp_path / "run", limit=64, knn_every=0)
+    with pytest.raises(ZooError, match=r"intra_temperature: 0\.1 -> 0\.3"):
+        pretrain(replace(recipe, intra_temperature=0.3), out=folder, limit=64)
+    with pytest.raises(ZooError, match="images: 64 -> 65"):
+        pretrain(recipe, out=folder, limit=65)
+    assert "view1.crop_area: [0.1, 1.0] -> [0.3, 1.0]" in differences(
+        {"view1": {"crop_area": [0.1, 1.0]}}, {"view1": {"crop_area": [0.3, 1.0]}}
+    )
+
+
+def test_two_trainings_in_one_folder_are_refused(tmp_path):
+    first = launch(tmp_path / "run", "--epochs", "200", "--knn-every", "0")
+    while first.poll() is None and not (tmp_path / "run" / "log.jsonl").exists():
+        time.sleep(0.05)
+    second = launch(tmp_path / "run", "--epochs", "200", "--knn-every", "0")
+    out, _ = second.communicate(timeout=120)
+    first.kill()
+    first.communicate()
+    assert second.returncode == 1
+    assert out.splitlines()[-1].startswith("error: another process trains in ")
+
+
+def test_a_diverging_run_stops_and_keeps_the_last_good_state(recipe, tmp_path):
+    with pytest.raises(ZooError, match="the loss is nan after"):
+        pretrain(replace(recipe, learning_rate=1e20, warmup_epochs=0), out=tmp_path / "run", knn_every=0)
+
+
+def test_batches_that_do_not_fit_are_refused(recipe, tmp_path):
+    with pytest.raises(BadData, match="63 images are fewer than one batch of 64"):
+        pretrain(recipe, out=tmp_path / "run", limit=63)
+    with pytest.raises(ValueError, match="batch_size = 1; at least 2"):
+        replace(recipe, batch_size=1)
+
+
+def test_an_unknown_recipe_names_the_nearest_ones():
+    with pytest.raises(UnknownName, match="nearest: simco-r18-cifar100, simco-r18-cifar10"):
+        find_recipe("simco-r18-cifar1000")
+    done = subprocess.run(
+        [sys.executable, "train/pretrain.py", "simko-r18-cifar100"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: unknown recipe 'simko-r18-cifar100'; nearest: simco-r18-cifar100")
+
+
+@pytest.mark.parametrize("name", [name for name in recipes() if not name.endswith("digits")])
+def test_every_recipe_takes_two_steps_and_its_encoder_loads(name, fake_cifar, tmp_path):
+    recipe = replace(find_recipe(name), batch_size=12, epochs=1)
+    folder = pretrain(recipe, data=fake_cifar, out=tmp_path / "run", knn_every=0)
+    losses = [line["loss"] for line in read_log(folder)]
+    assert len(losses) == 2
+    start, floor = recipe.method(zoo.load(folder)).loss_range(12)
+    assert all(floor < loss < 2 * start for loss in losses)
+    assert zoo.load(folder).embed([next(fake_cifar.rglob("*.png"))]).shape == (1, 512)
+
+
+def test_two_processes_train_one_model(tmp_path):
+    words = ["accelerate", "launch", "--cpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
+             "--dynamo_backend=no", "train/pretrain.py", "simco-r20-digits", "--out", str(tmp_path / "run"),
+             "--epochs", "2", "--limit", "256", "--batch-size", "64", "--knn-every", "0"]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert [line["step"] for line in read_log(tmp_path / "run")] == [1, 4, 8]
+    assert zoo.load(tmp_path / "run").card.training["epochs"] == 2
+
+
+class _Counter(Method):
+    """A method whose state is a buffer, to see what a checkpoint keeps."""
+
+    def __init__(self, encoder) -> None:
+        super().__init__(encoder)
+        self.register_buffer("queue", torch.zeros(4))
+
+    def forward(self, view1, view2):
+        return Step((self.encoder(view1) - self.encoder(view2)).square().mean())
+
+    def loss_range(self, batch_size):
+        raise AssertionError("not asked for here")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars"])
+def test_a_checkpoint_brings_back_parameters_buffers_and_momentum(optimizer, encoder, tmp_path):
+    method = _Counter(encoder.train())
+    first = make_optimizer(optimizer, method, lr=0.1, momentum=0.9, weight_decay=1e-4)
+    method(torch.rand(4, 3, 8, 8), torch.rand(4, 3, 8, 8)).loss.backward()
+    first.step()
+    method.queue += 7
+    path = save_checkpoint(tmp_path, method, first, Progress(5, 1.5, {"epochs": 2}))
+    wanted = {key: value.clone() for key, value in method.state_dict().items()}
+    momenta = [first.state[p]["momentum_buffer"].clone() for p in method.parameters()]
+    for value in method.state_dict().values():
+        value.zero_()
+    second = make_optimizer(optimizer, method, lr=0.1, momentum=0.9, weight_decay=1e-4)
+    load_checkpoint(path, method, second)
+    assert all(torch.equal(value, wanted[key]) for key, value in method.state_dict().items())
+    restored = [second.state[p]["momentum_buffer"] for p in method.parameters()]
+    assert len(restored) == len(momenta) > 0
+    assert all(torch.equal(a, b) for a, b in zip(restored, momenta, strict=True))
+    assert read_progress(path) == Progress(5, 1.5, {"epochs": 2})
+
+
+def test_the_last_two_checkpoints_are_kept_and_a_half_written_one_is_never_read(encoder, tmp_path):
+    method = _Counter(encoder)
+    optimizer = make_optimizer("sgd", method, lr=0.1, momentum=0.9, weight_decay=0)
+    for step in (1, 2, 30):
+        save_checkpoint(tmp_path, method, optimizer, Progress(step, 0, {}))
+    (tmp_path / ".step-00000040.safetensors.abc").write_bytes(b"half")
+    names = sorted(path.name for path in tmp_path.glob("step-*"))
+    assert names == ["step-00000002.safetensors", "step-00000030.safetensors"]
+    assert read_progress(last_checkpoint(tmp_path)).step == 30
+    (tmp_path / "step-00000030.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(CorruptFile, match=r"Delete it: the run then goes on from the one before"):
+        read_progress(last_checkpoint(tmp_path))
+
+
+def test_the_log_drops_what_will_come_again_and_a_line_cut_short(tmp_path):
+    with RunLog(tmp_path, step=0) as log:
+        for step in (10, 20, 30):
+            log.write(step, loss=1.0 / step)
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"step": 40, "lo')
+    assert [line["step"] for line in read_log(tmp_path)] == [10, 20, 30]
+    with RunLog(tmp_path, step=20) as log:
+        log.write(30, loss=0.5)
+    assert [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [
+        {"step": 10, "loss": 0.1},
+        {"step": 20, "loss": 0.05},
+        {"step": 30, "loss": 0.5},
+    ]
+
+
+def test_every_epoch_sees_every_image_once_in_an_order_of_its_own():
+    from train.pretrain import _batch
+    from zoo.dataset import Split
+
+    pixels = np.arange(64, dtype=np.uint8)[:, None, None, None] * np.ones((1, 1, 1, 3), np.uint8)
+    images = Split("digits", "train", pixels, np.zeros(64, np.int64), (), "")
+    recipe = replace(find_recipe("simco-r20-digits"), batch_size=16)
+    epochs = [[_batch(images, 4 * e + s, 4, recipe, 0, 1)[:, 0, 0, 0].tolist() for s in range(4)] for e in range(2)]
+    flat = [[i for batch in epoch for i in batch] for epoch in epochs]
+    assert sorted(flat[0]) == sorted(flat[1]) == list(range(64))
+    assert flat[0] != flat[1]
+    halves = [_batch(images, 5, 4, recipe, rank, 2)[:, 0, 0, 0].tolist() for rank in (0, 1)]
+    assert halves[0] + halves[1] == epochs[1][1]

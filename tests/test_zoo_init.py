@@ -1,0 +1,51 @@
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = (
+    "torch",
+    "timm",
+    "torchvision",
+    "safetensors",
+    "datasets",
+    "sklearn",
+    "pyarrow",
+    "huggingface_hub",
+    "transformers",
+)
+
+
+def loaded_by(code: str) -> set[str]:
+    """Which heavy packages are in sys.modules after `code`, in a fresh interpreter."""
+    script = f"{code}\nimport sys\nprint(*(name for name in {HEAVY} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_zoo_loads_none_of_its_heavy_packages():
+    assert loaded_by("import zoo") == set()
+
+
+def test_importing_zoo_loads_not_even_numpy_and_pillow():
+    script = "import sys, zoo; print([name for name in ('numpy', 'PIL') if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "[]\n"
+
+
+def test_list_and_info_load_no_torch():
+    code = (
+        "import zoo, zoo.errors\nzoo.list()\ntry: zoo.info('simco-r20-digits-none')\nexcept zoo.errors.ZooError: pass"
+    )
+    assert loaded_by(code) == set()
+
+
+@pytest.mark.parametrize("module", ["errors", "names", "card", "pixels", "files", "store", "backbone", "dataset"])
+def test_floor_0_modules_load_no_torch(module: str):
+    assert loaded_by(f"import zoo.{module}") == set()
+
+
+def test_the_public_verbs_are_there():
+    import zoo
+
+    assert sorted(zoo.__all__) == ["info", "list", "load"]
+    assert all(callable(getattr(zoo, verb)) for verb in zoo.__all__)
