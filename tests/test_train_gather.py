@@ -2,16 +2,19 @@
 
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import torch
 
 from train.gather import gather_rows
 
+METHODS = ("simclr", "mocov1", "mocov2", "mocov2plus", "mocov3", "simmoco", "simmocoplus", "simco")
 SCRIPT = Path(__file__).with_name("two_processes.py")
 
 
-def test_two_gloo_processes_give_the_single_process_loss_and_gradient_for_every_method(tmp_path):
+def test_two_gloo_processes_give_the_single_process_losses_and_gradients_for_every_method(tmp_path):
+    """Two steps each, so that queues and momentum encoders move; directly and in chunks; and SyncBN against plain."""
     command = [sys.executable, SCRIPT]
     processes = [
         subprocess.Popen(
@@ -23,10 +26,10 @@ def test_two_gloo_processes_give_the_single_process_loss_and_gradient_for_every_
     assert [process.returncode for process in processes] == [0, 0]
     for out in outputs:
         lines = [line.split() for line in out.splitlines()]
-        assert {name for name, *_ in lines} == {"SimCoRecipe", "SimCLRRecipe"}
-        for _, loss_gap, gradient_gap in lines:
-            assert float(loss_gap) < 1e-12
-            assert float(gradient_gap) < 1e-12
+        assert {(name, chunk) for name, chunk, *_ in lines} == {*product(METHODS, "02"), ("syncbn", "0")}
+        for name, chunk, loss_gap, gradient_gap in lines:
+            assert float(loss_gap) < 1e-12, (name, chunk)
+            assert float(gradient_gap) < 1e-12, (name, chunk)
 
 
 def test_one_process_gathers_its_own_rows():

@@ -160,7 +160,7 @@ def test_autocast_does_not_reach_the_loss():
 
 
 def test_batches_without_negatives_are_refused():
-    with pytest.raises(ValueError, match="at least 2 rows"):
+    with pytest.raises(ValueError, match="at least 2 rows are needed"):
         dual_temperature(torch.ones(1, 3), torch.ones(1, 3), intra_temperature=0.1, inter_temperature=1.0)
     for rows in (2, 5):
         with pytest.raises(ValueError, match="two views of at least 2 images"):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from train.heads import mlp, simclr_head
-from train.optim import LARS, make_optimizer
+from train.optim import LARS, LARS_VARIANTS, make_optimizer
 from train.schedules import warmup_cosine
 
 W, G = [[3.0, 0.0], [0.0, 4.0]], [[0.0, 0.6], [0.8, 0.0]]
@@ -27,7 +27,7 @@ def two_steps(optimizer: torch.optim.Optimizer, weight: nn.Parameter, gradient: 
 
 def test_lars_makes_the_known_two_steps_with_the_rate_inside_the_buffer():
     weight = nn.Parameter(torch.tensor(W, dtype=torch.float64))
-    optimizer = LARS([weight], lr=4.8, momentum=0.9, weight_decay=0.1, trust=0.001)
+    optimizer = LARS([weight], lr=4.8, momentum=0.9, weight_decay=0.1, variant=LARS_VARIANTS["lars"])
     first, second = two_steps(optimizer, weight, torch.tensor(G, dtype=torch.float64), 2.4)
     assert first == pytest.approx(np.array([[2.9935601242, -0.0128797516], [-0.0171730021, 3.9914134990]]), abs=1e-9)
     assert second == pytest.approx(np.array([[2.9845511804, -0.0308976392], [-0.0411968523, 3.9794015739]]), abs=1e-9)
@@ -49,7 +49,7 @@ def test_lars_moves_biases_by_plain_momentum_without_decay():
 
 def test_lars_takes_the_plain_step_where_a_norm_is_zero():
     weight = nn.Parameter(torch.zeros(2, 2))
-    optimizer = LARS([weight], lr=0.5)
+    optimizer = LARS([weight], lr=0.5, variant=LARS_VARIANTS["lars"])
     weight.grad = torch.ones(2, 2)
     optimizer.step()
     assert torch.equal(weight.detach(), torch.full((2, 2), -0.5))

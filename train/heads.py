@@ -1,6 +1,11 @@
-"""Projectors: what stands between the features and the loss, and is thrown away afterwards."""
+"""Projectors and predictors: what stands between the features and the loss, and is thrown away afterwards."""
 
 from torch import nn
+
+
+def linear(inside: int, outside: int) -> nn.Sequential:
+    """One linear map: the head of MoCo v1."""
+    return nn.Sequential(nn.Linear(inside, outside))
 
 
 def mlp(inside: int, hidden: int, outside: int) -> nn.Sequential:
@@ -24,3 +29,13 @@ def simclr_head(inside: int, outside: int, *, layers: int) -> nn.Sequential:
             norm.register_parameter("bias", None)
         modules += [linear, norm] if last else [linear, norm, nn.ReLU()]
     return nn.Sequential(*modules)
+
+
+def mocov3_head(inside: int, hidden: int, outside: int, *, layers: int, last_norm: bool) -> nn.Sequential:
+    """MoCo v3's released projector and predictor: `layers` linear maps without bias, batch normalisation and ReLU
+    between them; last_norm: at the end a batch normalisation without gamma and beta."""
+    modules: list[nn.Module] = []
+    for index in range(layers - 1):
+        modules += [nn.Linear(hidden if index else inside, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()]
+    modules.append(nn.Linear(hidden if layers > 1 else inside, outside, bias=False))
+    return nn.Sequential(*modules, *[nn.BatchNorm1d(outside, affine=False)] * last_norm)

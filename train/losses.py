@@ -39,6 +39,40 @@ def nt_xent(z: Tensor, *, temperature: float) -> Tensor:
 
 
 @full_precision
+def info_nce(q: Tensor, k: Tensor, negatives: Tensor, *, temperature: float) -> Tensor:
+    """InfoNCE over a dictionary: He et al. 2020 (MoCo), equation 1, mean over anchors.
+
+    Row i of q belongs to row i of k; `negatives` (K, P) are every anchor's only negatives, so the K + 1 candidates hold
+    its positive once. q, k (N, P). Returns (). The gradient reaches whatever asks for it: give keys without.
+    """
+    q, k, negatives = (F.normalize(rows, dim=-1) for rows in (q, k, negatives))
+    positive = (q * k).sum(-1) / temperature  # (N,)
+    negative = (q @ negatives.T / temperature).logsumexp(-1)  # (N,)
+    return F.softplus(negative - positive).mean()
+
+
+@full_precision
+def in_batch_info_nce(q: Tensor, k: Tensor, *, temperature: float) -> Tensor:
+    """InfoNCE with the other rows of k as negatives: Chen et al. 2021 (MoCo v3), equation 1, mean over anchors.
+
+    q, k (N, P). Returns (). Raises ValueError if N < 2.
+    """
+    _at_least_two(q)
+    positive, negative = _similarities(q, k)
+    return F.softplus(_margin(positive, negative, temperature)).mean()
+
+
+def mocov3(q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, *, temperature: float) -> Tensor:
+    """Chen et al. 2021 (MoCo v3), algorithm 1: ctr(q1, k2) + ctr(q2, k1), where ctr is InfoNCE times 2 tau.
+
+    q1, k1, q2, k2 (N, P): queries and keys of the two views. Returns (). Raises ValueError if N < 2.
+    """
+    forth = in_batch_info_nce(q1, k2, temperature=temperature)
+    back = in_batch_info_nce(q2, k1, temperature=temperature)
+    return 2 * temperature * (forth + back)
+
+
+@full_precision
 def dual_temperature(q: Tensor, k: Tensor, *, intra_temperature: float, inter_temperature: float) -> Tensor:
     """One direction of SimCo and SimMoCo: Zhang et al. 2022 (Dual temperature), equation 9.
 
@@ -48,17 +82,25 @@ def dual_temperature(q: Tensor, k: Tensor, *, intra_temperature: float, inter_te
 
     q, k (N, P). Returns (). The gradient reaches both; detach k for SimMoCo. Raises ValueError if N < 2.
     """
-    if len(q) < 2:
-        raise ValueError(f"dual temperature needs at least 2 rows, for there are no negatives in {len(q)}")
-    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
-    positive = (q * k).sum(-1)  # (N,)
-    negative = (q @ k.T).fill_diagonal_(-math.inf)  # (N, N)
+    _at_least_two(q)
+    positive, negative = _similarities(q, k)
     # With m = logsumexp(negatives / tau) - positive / tau: W = sigmoid(m) and -log p_+ = softplus(m).
     alpha = _margin(positive, negative, intra_temperature)
     with torch.no_grad():
         beta = _margin(positive, negative, inter_temperature)
         weight = (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp()
     return (weight * F.softplus(alpha)).mean()
+
+
+def _at_least_two(rows: Tensor) -> None:
+    if len(rows) < 2:
+        raise ValueError(f"at least 2 rows are needed, for there are no negatives among {len(rows)}; raise batch_size")
+
+
+def _similarities(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines of each row of q with its own row of k (N,), and with all others (N, N), -inf on the diagonal."""
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    return (q * k).sum(-1), (q @ k.T).fill_diagonal_(-math.inf)
 
 
 def _margin(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
@@ -75,6 +117,24 @@ def nt_xent_range(batch_size: int, *, temperature: float) -> tuple[float, float]
     """
     others = 2 * batch_size - 2
     return math.log1p(others), math.log1p(others * math.exp(-batch_size / ((batch_size - 1) * temperature)))
+
+
+def info_nce_range(queue_size: int, *, temperature: float) -> tuple[float, float]:
+    """(start, floor) of InfoNCE in nats over a dictionary of queue_size negatives.
+
+    start: log(K + 1), all rows alike. floor: every negative opposite the query, log(1 + K exp(-2 / tau)).
+    """
+    return math.log1p(queue_size), math.log1p(queue_size * math.exp(-2 / temperature))
+
+
+def mocov3_range(batch_size: int, *, temperature: float) -> tuple[float, float]:
+    """(start, floor) of MoCo v3's loss in nats for batch_size images.
+
+    start: 4 tau log N, all rows alike. floor: N images on a simplex, 4 tau log(1 + (N - 1) exp(-N / ((N - 1) tau))).
+    """
+    negatives = batch_size - 1
+    floor = math.log1p(negatives * math.exp(-batch_size / (negatives * temperature)))
+    return 4 * temperature * math.log(batch_size), 4 * temperature * floor
 
 
 def dual_temperature_range(

@@ -1,10 +1,11 @@
 """What the training loop knows of a method."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from train.gather import gather_rows
 from zoo.encoder import Encoder
 
 
@@ -12,7 +13,7 @@ class Step(NamedTuple):
     """The outcome of one forward pass."""
 
     loss: Tensor  # (), nats, the same on every process
-    keys: Tensor | None = None  # (B, P), for a queue
+    keys: tuple[Tensor, ...] = ()  # (N, P) each, for a queue
 
 
 class LossRange(NamedTuple):
@@ -23,15 +24,29 @@ class LossRange(NamedTuple):
 
 
 class Method(nn.Module, ABC):
-    """One contrastive algorithm over an encoder. Whatever training changes is a parameter or a persistent buffer."""
+    """One contrastive algorithm over an encoder, in two functions: `rows` of each image, `loss` of the whole batch.
+
+    Whatever training changes is a parameter or a persistent buffer.
+    """
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
 
     @abstractmethod
+    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, ...]:
+        """view1, view2 (B, 3, H, W) in [0, 1], two views of the same images on this process -> (B, P) tensors.
+
+        All that is computed image by image (batch normalisation aside): encoders, projectors, predictors.
+        """
+
+    @abstractmethod
+    def loss(self, *rows: Any, **_: Any) -> Step:  # Any, so that a method may name its rows: loss(self, q, k)
+        """The loss of what `rows` gave, (N, P) each, of the images of all processes in the order of ranks."""
+
     def forward(self, view1: Tensor, view2: Tensor) -> Step:
-        """view1, view2 (B, 3, H, W) in [0, 1], two views of the same images on this process."""
+        """`loss` of the gathered `rows`: the same on one process as on many, with the same gradient."""
+        return self.loss(*map(gather_rows, self.rows(view1, view2)))
 
     @abstractmethod
     def loss_range(self, batch_size: int) -> LossRange:

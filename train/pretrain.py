@@ -25,12 +25,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
-from train.method import Method
+from train.gradcache import cached_backward
+from train.method import Method, Step
 from train.monitor import online_knn
 from train.optim import make_optimizer
 from train.recipe import Recipe, differences, find_recipe, recipes
 from train.run_log import RunLog
-from train.schedules import warmup_cosine
 from train.views import Views
 from zoo.card import Card
 from zoo.dataset import Split, open_split
@@ -43,12 +43,20 @@ LOG_EVERY = 10  # steps between looks at the loss, each of which waits for the d
 
 
 def pretrain(
-    recipe: Recipe, *, data: Path | None = None, out: Path | None = None, limit: int | None = None, knn_every: int = 10
+    recipe: Recipe,
+    *,
+    data: Path | None = None,
+    out: Path | None = None,
+    limit: int | None = None,
+    knn_every: int = 10,
+    chunk: int = 0,
 ) -> Path:
     """Train the encoder of `recipe`, or go on with it, and return the run folder, which `zoo.load` opens.
 
     data: as for `zoo.dataset.open_split`. out: the run folder, by default runs/NAME. limit: train on that many images.
-    knn_every: epochs between looks at k-NN accuracy on held-out train images; 0 for none.
+    knn_every: epochs between looks at k-NN accuracy on held-out train images; 0 for none. chunk: images of a process
+    that go through the encoder at a time, for a batch that the memory does not hold: the gradient of the whole batch
+    all the same, but batch normalisation sees a chunk; 0 for all at once.
     Raises BadData; ZooError if another process trains there, the folder holds a run with other numbers, or the loss
     is not finite.
     """
@@ -72,7 +80,7 @@ def pretrain(
     views = Views(recipe.view1, recipe.view2, size=method.encoder.image_size, seed=recipe.seed)
 
     with _only_run_in(folder, accelerator):
-        progress = Progress(0, 0.0, recipe.numbers() | {"images": len(images), "data": images.sha256})
+        progress = Progress(0, 0.0, recipe.numbers() | {"images": len(images), "data": images.sha256, "chunk": chunk})
         checkpoint = last_checkpoint(folder / "checkpoints")
         if checkpoint:
             progress = _same_run(read_progress(checkpoint), progress, folder)
@@ -88,8 +96,7 @@ def pretrain(
                 learning_rate = _set_learning_rate(optimizer, recipe, step / steps_per_epoch)
                 pixels = _batch(images, step, steps_per_epoch, recipe, rank, world).to(accelerator.device)
                 view1, view2 = views(pixels, step, rank, world)
-                outcome = model(view1, view2)
-                accelerator.backward(outcome.loss)
+                outcome = _backward(accelerator, model, method, view1, view2, chunk)
                 optimizer.step()
                 optimizer.zero_grad()
                 method.after_step(outcome, (step + 1) / total)
@@ -134,10 +141,20 @@ def _batch(images: Split, step: int, steps_per_epoch: int, recipe: Recipe, rank:
     return torch.from_numpy(images.pixels[rows]).permute(0, 3, 1, 2)
 
 
+def _backward(
+    accelerator: Accelerator, model: torch.nn.Module, method: Method, view1: Tensor, view2: Tensor, chunk: int
+) -> Step:
+    """Gradients of the batch's loss, in one pass or `chunk` images at a time."""
+    if chunk:
+        how = {"backward": accelerator.backward, "autocast": accelerator.autocast}
+        return cached_backward(method, view1, view2, chunk=chunk, **how)
+    outcome: Step = model(view1, view2)
+    accelerator.backward(outcome.loss)
+    return outcome
+
+
 def _set_learning_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: float) -> float:
-    rate = warmup_cosine(
-        epoch, peak=recipe.peak_learning_rate, epochs=recipe.epochs, warmup_epochs=recipe.warmup_epochs
-    )
+    rate = recipe.learning_rate_at(epoch)
     for group in optimizer.param_groups:
         group["lr"] = rate
     return rate
@@ -230,8 +247,9 @@ def main() -> None:
             out: Path | None = None,
             limit: int | None = None,
             knn_every: int = 10,
+            chunk: int = 0,
         ) -> Path:
-            return pretrain(recipe, data=data, out=out, limit=limit, knn_every=knn_every)
+            return pretrain(recipe, data=data, out=out, limit=limit, knn_every=knn_every, chunk=chunk)
 
         command_line.__doc__ = pretrain.__doc__
         folder = tyro.cli(command_line, prog=f"train/pretrain.py {recipe.name}", args=sys.argv[2:])

@@ -12,6 +12,7 @@ import tyro
 import train.methods
 from train.method import Method
 from train.optim import OptimizerName
+from train.schedules import SCHEDULES, ScheduleName
 from train.views import ViewPolicy
 from zoo.backbone import backbone_row
 from zoo.card import Card
@@ -37,15 +38,17 @@ class Recipe(ABC):
     batch_size: int
     """Images per update, over all processes."""
     optimizer: OptimizerName
-    """sgd decays all weights; lars leaves biases and norms out."""
+    """sgd and adamw decay all weights; lars (of SimCLR, MoCo v3 or solo-learn) leaves biases and norms out."""
     learning_rate: float
     """Peak learning rate at batch size 256; it scales linearly with the batch size."""
+    schedule: ScheduleName = "cosine"
+    """After the warm-up: cosine to 0, or step: a tenth from 60 % of the epochs on, a hundredth from 80 % on."""
     momentum: float = 0.9
-    """Of the optimiser, [0, 1)."""
+    """Of the optimiser, [0, 1); adamw's first beta."""
     weight_decay: float
-    """L2 coefficient."""
+    """L2 coefficient; adamw's is decoupled."""
     warmup_epochs: int = 10
-    """Epochs of linear warm-up from 0; a cosine to 0 follows."""
+    """Epochs of linear warm-up from 0; the schedule follows."""
     view1: ViewPolicy = field(default_factory=ViewPolicy)
     """Augmentation of the first view."""
     view2: ViewPolicy = field(default_factory=ViewPolicy)
@@ -70,6 +73,12 @@ class Recipe(ABC):
     def peak_learning_rate(self) -> float:
         """Learning rate after warm-up, at this batch size."""
         return self.learning_rate * self.batch_size / 256
+
+    def learning_rate_at(self, epoch: float) -> float:
+        """Learning rate at `epoch` (fractional), at this batch size."""
+        return SCHEDULES[self.schedule](
+            epoch, peak=self.peak_learning_rate, epochs=self.epochs, warmup_epochs=self.warmup_epochs
+        )
 
     def numbers(self) -> dict[str, Any]:
         """All that may be set by a flag, as plain JSON values (infinity as "inf")."""

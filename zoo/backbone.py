@@ -3,11 +3,13 @@
 A row is data, so this table loads without torch. `zoo.encoder.build_backbone` turns a row into a network.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from zoo.errors import unknown
 
-SMALL_IMAGE = 64  # pixels; below it a ResNet gets the CIFAR stem
+SMALL_IMAGE = 64  # pixels; below it a ResNet gets the CIFAR stem, a Swin transformer small windows
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,30 @@ class Backbone:
     dim: int  # features, D
     about: str
     cifar_stem: bool = False  # below 64 px: 3x3 stride-1 padding-1 convolution, no max-pool
+    patch: int = 0  # pixels, side of a transformer's patch; it is built for one image size, a multiple of this
+    options: Mapping[str, Any] = field(default_factory=dict)  # further arguments of `timm.create_model`
+
+
+def _wide(factor: int) -> dict[str, Any]:
+    """All stages `factor` times wider; the stem stays at timm's 64 channels, so that plain timm builds it."""
+    return {"channels": tuple(factor * width for width in (64, 128, 256, 512))}
 
 
 BACKBONES: dict[str, Backbone] = {
     "r20": Backbone("resnet20_cifar", 64, "20-layer CIFAR ResNet (He et al. 2015, section 4.2)"),
     "r18": Backbone("resnet18", 512, "ResNet-18 (He et al. 2015, table 1)", cifar_stem=True),
     "r50": Backbone("resnet50", 2048, "ResNet-50 (He et al. 2015, table 1)", cifar_stem=True),
+    "r50w2": Backbone("resnet50", 4096, "ResNet-50, 2 times wider (SimCLR, MoCo)", cifar_stem=True, options=_wide(2)),
+    "r50w4": Backbone("resnet50", 8192, "ResNet-50, 4 times wider (SimCLR, MoCo)", cifar_stem=True, options=_wide(4)),
+    "rx50": Backbone(
+        "resnext50_32x4d", 2048, "ResNeXt-50 32x8d (MoCo, table 1)", cifar_stem=True, options={"base_width": 8}
+    ),
+    "vitt4": Backbone("vit_tiny_patch16_224", 192, "ViT-Ti, patches of 4 px", patch=4, options={"patch_size": 4}),
+    "vits16": Backbone(
+        "vit_small_patch16_224", 384, "ViT-S/16 with 12 heads (MoCo v3, table 3)", patch=16, options={"num_heads": 12}
+    ),
+    "vitb16": Backbone("vit_base_patch16_224", 768, "ViT-B/16 (Dosovitskiy et al. 2021, table 1)", patch=16),
+    "swint": Backbone("swin_tiny_patch4_window7_224", 768, "Swin-T (Liu et al. 2021, section 3.3)", patch=4),
 }
 
 

@@ -46,6 +46,12 @@ DATASETS: dict[str, Dataset] = {
     "cifar100": Dataset(
         "uoft-cs/cifar100", 100, 32, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), "unknown", label="fine_label"
     ),
+    # mean and std over the train splits, as published many times to these digits; no Hub copy of ours to read
+    "stl10": Dataset("", 10, 96, (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713), "unknown"),
+    "svhn": Dataset("", 10, 32, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), "non-commercial use"),
+    # mean and std of the official MoCo code and of torchvision; std is over images, not pixels
+    "in100": Dataset("", 100, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "non-commercial research"),
+    "in1k": Dataset("", 1000, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "non-commercial research"),
     # scikit-learn's 1,797 handwritten digits, 8x8 grey repeated to RGB: the first 80 % train, the rest test
     "digits": Dataset("", 10, 8, (0.3055,) * 3, (0.3754,) * 3, "BSD-3-Clause"),
 }
@@ -100,6 +106,8 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
     if data is not None and not Path(data).exists():
         raise FileNotFoundError(f"{data}: no such folder or archive; --data takes what open_split's docstring lists")
     if data is None and not row.hub:
+        if name != "digits":
+            raise BadData(f"{name} has no copy on the Hub that could be fetched; pass its folder as data")
         return _digits(row, split)
     source = _unpacked(Path(data)) if data is not None else None
     stamp = json.dumps([CACHE_FORMAT, name, split, asdict(row), str(source), _state_of(source)])

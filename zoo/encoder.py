@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import zoo.resnet
+import zoo.vit
 from zoo.backbone import SMALL_IMAGE, backbone_row
 from zoo.card import Card, Weights
 from zoo.dataset import dataset_row
@@ -26,11 +27,18 @@ from zoo.store import CARD, WEIGHTS, checked_weights, locate, read_card
 
 
 def build_backbone(name: str, *, image_size: int) -> nn.Module:
-    """A fresh network (B, 3, H, W) -> (B, D) of the row `name`; ResNets get the CIFAR stem below 64 px."""
+    """A fresh network (B, 3, H, W) -> (B, D) of the row `name`.
+
+    ResNets get the CIFAR stem below 64 px. Transformers take images of image_size alone. Raises ValueError for an
+    image_size that is no multiple of their patch.
+    """
     row = backbone_row(name)
+    if row.patch:
+        return zoo.vit.transformer(row, image_size=image_size)
     if not row.cifar_stem:
         return timm.create_model(row.architecture, num_classes=0)
-    network = timm.create_model(row.architecture, num_classes=0, zero_init_last=False)  # as torchvision's default
+    # Residual branches start as in torchvision; the methods that start them at 0 do so themselves.
+    network = timm.create_model(row.architecture, num_classes=0, zero_init_last=False, **row.options)
     return zoo.resnet.cifar_stem(network) if image_size < SMALL_IMAGE else network
 
 

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 from timm.models import register_model
-from timm.models.resnet import BasicBlock, ResNet
+from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
 
 
@@ -14,6 +14,13 @@ def cifar_stem(network: ResNet) -> ResNet:
     nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     network.maxpool = nn.Identity()
     return network
+
+
+def zero_init_residual(network: nn.Module) -> None:
+    """Start every residual branch of a ResNet at 0 (Goyal et al. 2017, section 5.1); others stay as they are."""
+    for block in network.modules():
+        if isinstance(block, BasicBlock | Bottleneck):
+            block.zero_init_last()
 
 
 class PadShortcut(nn.Module):

@@ -1,0 +1,251 @@
+"""Momentum Contrast for Unsupervised Visual Representation Learning.
+
+Kaiming He, Haoqi Fan, Yuxin Wu, Saining Xie, Ross Girshick. CVPR 2020, arXiv 1911.05722.
+Version 2: Improved Baselines with Momentum Contrastive Learning. Xinlei Chen, Haoqi Fan, Ross Girshick, Kaiming He.
+arXiv 2003.04297. "v2+": both directions, as solo-learn names it.
+
+Queries of view 1 meet keys of view 2 from an encoder that follows by momentum; the negatives are keys of earlier
+batches, held in a queue. v1 projects by one linear map at temperature 0.07 with a stepped learning rate; v2 by two
+layers at 0.2 with stronger augmentation and a cosine.
+
+Where we differ from the released code (main_moco.py, the CIFAR-10 demo, solo-learn): the momentum encoder moves after
+the optimiser's step, not before the next forward pass, which is the same; the cosine and the warm-up go by steps, not
+epochs, and start from 0; the queue wraps at any size; version 1 jitters before it greys (the code: after); each data
+set's own mean and std.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from train import losses
+from train.batchnorm import BatchNormName, ShuffledKeys, shuffles_keys, with_batchnorm
+from train.ema import ema_copy, ema_update
+from train.heads import linear, mlp
+from train.key_queue import KeyQueue
+from train.method import LossRange, Method, Step
+from train.recipe import Recipe
+from train.schedules import cosine_between
+from train.views import ViewPolicy
+from zoo.encoder import Encoder
+
+V1 = "He et al. Momentum Contrast for Unsupervised Visual Representation Learning. CVPR 2020"
+V2 = "Chen et al. Improved Baselines with Momentum Contrastive Learning. arXiv 2003.04297, 2020"
+
+
+class MoCo(Method):
+    """Algorithm 1 of version 1; symmetric: both directions, averaged, each view's keys in a queue of their own."""
+
+    shuffled: ShuffledKeys | None
+
+    def __init__(
+        self, encoder: Encoder, projector: nn.Sequential, *, symmetric: bool, shuffled: bool, queue_size: int,
+        projection: int, temperature: float, key_momentum: tuple[float, float],
+    ) -> None:  # fmt: skip
+        super().__init__(encoder)
+        self.projector = projector
+        self.key_encoder = ema_copy(nn.Sequential(encoder, projector))
+        self.shuffled = ShuffledKeys() if shuffled else None
+        self.queues = nn.ModuleList(KeyQueue(queue_size, projection) for _ in range(1 + symmetric))
+        self.symmetric, self.queue_size = symmetric, queue_size
+        self.temperature, self.key_momentum = temperature, key_momentum
+
+    def query(self, view: Tensor) -> Tensor:
+        """(B, P) of the encoder that learns."""
+        return self.projector(self.encoder(view))
+
+    @torch.no_grad()
+    def key(self, view: Tensor) -> Tensor:
+        """(B, P) of the encoder that follows."""
+        return self.key_encoder(view) if self.shuffled is None else self.shuffled(self.key_encoder, view)
+
+    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, ...]:
+        forth = self.query(view1), self.key(view2)
+        return (*forth, self.query(view2), self.key(view1)) if self.symmetric else forth
+
+    def loss(self, *rows: Tensor) -> Step:
+        queries, keys = rows[::2], rows[1::2]
+        directions = [
+            losses.info_nce(q, k, queue.rows, temperature=self.temperature)
+            for q, k, queue in zip(queries, keys, self.queues, strict=True)
+        ]
+        return Step(torch.stack(directions).mean(), keys)
+
+    def after_step(self, step: Step, progress: float) -> None:
+        start, end = self.key_momentum
+        query_encoder = nn.Sequential(self.encoder, self.projector)
+        ema_update(self.key_encoder, query_encoder, cosine_between(progress, start=start, end=end))
+        for queue, keys in zip(self.queues, step.keys, strict=True):
+            queue.enqueue(keys)  # type: ignore[operator]  # nn.ModuleList forgets of what it is a list
+
+    def loss_range(self, batch_size: int) -> LossRange:
+        return LossRange(*losses.info_nce_range(self.queue_size, temperature=self.temperature))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoCoRecipe(Recipe):
+    """MoCo's own numbers."""
+
+    temperature: float = 0.2
+    """tau of the softmax over the positive and the queue."""
+    queue_size: int = 65536
+    """Keys of earlier batches that serve as negatives, K."""
+    key_momentum: float = 0.999
+    """m at the start, [0, 1]: key <- m key + (1 - m) query."""
+    final_key_momentum: float = 0.999
+    """m at the end, on half a cosine."""
+    hidden: int = 2048
+    """Width of the projector's hidden layer; 0 for one linear map (version 1)."""
+    projection: int = 128
+    """Length of a projected row, P."""
+    symmetric: bool = False
+    """Both directions, averaged."""
+    batchnorm: BatchNormName = "auto"
+    """Whose statistics: see train/batchnorm.py."""
+
+    def method(self, encoder: Encoder) -> MoCo:
+        head = mlp(encoder.dim, self.hidden, self.projection) if self.hidden else linear(encoder.dim, self.projection)
+        method = MoCo(
+            encoder, head, symmetric=self.symmetric, shuffled=shuffles_keys(self.batchnorm), queue_size=self.queue_size,
+            projection=self.projection, temperature=self.temperature,
+            key_momentum=(self.key_momentum, self.final_key_momentum),
+        )  # fmt: skip
+        return with_batchnorm(method, self.batchnorm)
+
+
+# --- ImageNet: the official code ---
+VIEW_V1 = ViewPolicy(crop_area=(0.2, 1.0), interpolation="bilinear", jitter=1.0, hue=0.4)
+VIEW_V2 = ViewPolicy(crop_area=(0.2, 1.0), interpolation="bilinear", blur=0.5)
+V1_IN1K = MoCoRecipe(
+    name="mocov1-r50-in1k",
+    paper=V1,
+    source="the authors' code, main_moco.py and README.md; the paper, section 4",
+    expects="60.6 % top-1 on ImageNet by linear evaluation (table 1; README: 60.8 +- 0.2)",
+    epochs=200,
+    batch_size=256,
+    optimizer="sgd",
+    learning_rate=0.03,
+    schedule="step",
+    weight_decay=1e-4,
+    warmup_epochs=0,
+    temperature=0.07,
+    hidden=0,
+    view1=VIEW_V1,
+    view2=VIEW_V1,
+)
+WIDER = [
+    replace(
+        V1_IN1K,
+        name=f"mocov1-{backbone}-in1k",
+        expects=f"{top1} % top-1 on ImageNet by linear evaluation (table 1)",
+    )
+    for backbone, top1 in {"rx50": 63.9, "r50w2": 65.4, "r50w4": 68.6}.items()
+]
+V2_IN1K = replace(
+    V1_IN1K,
+    name="mocov2-r50-in1k",
+    paper=V2,
+    expects="67.7 % top-1 on ImageNet by linear evaluation (README of the authors' code; 67.5 +- 0.1 in table 1)",
+    schedule="cosine",
+    temperature=0.2,
+    hidden=2048,
+    view1=VIEW_V2,
+    view2=VIEW_V2,
+)
+V2_IN1K_800 = replace(
+    V2_IN1K, name="mocov2-r50-in1k-800ep", epochs=800, expects="71.1 % top-1 on ImageNet by linear evaluation (table 2)"
+)
+
+# --- CIFAR, version 1: the official demo ---
+VIEW_DEMO = ViewPolicy(interpolation="bilinear")
+V1_CIFAR10 = MoCoRecipe(
+    name="mocov1-r18-cifar10",
+    paper=V1,
+    source="the authors' CIFAR-10 demo (a notebook beside their code), asymmetric loss",
+    expects="82.6 % top-1 on the CIFAR-10 test set by k-NN (k 200, T 0.1) on the 128 projected numbers (the demo)",
+    epochs=200,
+    batch_size=512,
+    optimizer="sgd",
+    learning_rate=0.03,
+    weight_decay=5e-4,
+    warmup_epochs=0,
+    temperature=0.1,
+    queue_size=4096,
+    key_momentum=0.99,
+    final_key_momentum=0.99,
+    hidden=0,
+    view1=VIEW_DEMO,
+    view2=VIEW_DEMO,
+)
+V1_CIFAR100 = replace(V1_CIFAR10, name="mocov1-r18-cifar100", expects="none published for this recipe")
+
+# --- CIFAR, version 2: the baseline of the dual-temperature paper ---
+V2_CIFAR100 = MoCoRecipe(
+    name="mocov2-r18-cifar100",
+    paper=V2,
+    source="Zhang et al. 2022 (dual temperature), their code, bash_files/moco.sh; the queue of the official demo",
+    expects="none published with a queue of 4096; see mocov2-r18-cifar100-paper",
+    epochs=200,
+    batch_size=256,
+    optimizer="sgd",
+    learning_rate=0.03,
+    weight_decay=5e-4,
+    warmup_epochs=10,
+    temperature=0.1,
+    queue_size=4096,
+    key_momentum=0.99,
+    final_key_momentum=0.99,
+    hidden=128,
+    batchnorm="plain",
+)
+# K = 65536 > 50,000 images, as the code has it: an older key of each image itself is among its negatives.
+V2_CIFAR100_PAPER = replace(
+    V2_CIFAR100,
+    name="mocov2-r18-cifar100-paper",
+    source="Zhang et al. 2022 (dual temperature), the authors' code, bash_files/moco.sh",
+    expects="53.28 % top-1 on the CIFAR-100 test set by the online linear probe (dual temperature, table 5)",
+    queue_size=65536,
+)
+V2_CIFAR10 = replace(V2_CIFAR100, name="mocov2-r18-cifar10", expects="none published for this recipe")
+
+# --- version 2, symmetric: solo-learn ---
+VIEW_PLUS = ViewPolicy(blur=0.5)
+PLUS_CIFAR10 = MoCoRecipe(
+    name="mocov2plus-r18-cifar10",
+    paper=V2,
+    source="solo-learn, scripts/pretrain/cifar/mocov2plus.yaml",
+    expects="92.94 % top-1 on the CIFAR-10 test set by the online linear probe (README of solo-learn)",
+    epochs=1000,
+    batch_size=256,
+    optimizer="sgd",
+    learning_rate=0.3,
+    weight_decay=1e-4,
+    warmup_epochs=10,
+    queue_size=32768,
+    key_momentum=0.99,
+    final_key_momentum=0.999,
+    projection=256,
+    symmetric=True,
+    batchnorm="sync",
+    view1=VIEW_PLUS,
+    view2=VIEW_PLUS,
+)
+PLUS_CIFAR100 = replace(
+    PLUS_CIFAR10,
+    name="mocov2plus-r18-cifar100",
+    expects="69.89 % top-1 on the CIFAR-100 test set by the online linear probe (README of solo-learn)",
+)
+PLUS_IN100 = replace(
+    PLUS_CIFAR10,
+    name="mocov2plus-r18-in100",
+    source="solo-learn, scripts/pretrain/imagenet-100/mocov2plus.yaml",
+    expects="78.20 % online, 79.28 % offline top-1 on ImageNet-100 by linear probes (README of solo-learn)",
+    epochs=400,
+    queue_size=65536,
+)
+
+RECIPES = [
+    V1_IN1K, *WIDER, V2_IN1K, V2_IN1K_800, V1_CIFAR10, V1_CIFAR100, V2_CIFAR100, V2_CIFAR100_PAPER, V2_CIFAR10,
+    PLUS_CIFAR10, PLUS_CIFAR100, PLUS_IN100,
+]  # fmt: skip

@@ -1,0 +1,67 @@
+"""Transformers, built by timm for one image size, and the start that MoCo v3 gives them.
+
+Nothing is added to timm's modules, so the weights open in plain timm.
+"""
+
+import math
+
+import timm
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from zoo.backbone import SMALL_IMAGE, Backbone
+
+SMALL_WINDOW = 4  # patches; Swin on images below 64 px, as the dual-temperature paper's code has it
+
+
+def transformer(row: Backbone, *, image_size: int) -> nn.Module:
+    """A fresh network (B, 3, image_size, image_size) -> (B, D) of the row. Raises ValueError for other image sizes."""
+    swin = row.architecture.startswith("swin")
+    multiple = 8 * row.patch if swin else row.patch  # Swin halves its grid three times
+    if image_size % multiple or image_size < multiple:
+        raise ValueError(f"{row.architecture} takes images of a multiple of {multiple} px, not {image_size}")
+    window = {"window_size": SMALL_WINDOW} if swin and image_size < SMALL_IMAGE else {}
+    return timm.create_model(row.architecture, num_classes=0, img_size=image_size, **window, **row.options)
+
+
+@torch.no_grad()
+def start_as_mocov3(vit: VisionTransformer) -> None:
+    """The start of MoCo v3: fixed sine-cosine positions and a frozen random patch projection (Chen et al. 2021,
+    section 4.2 and appendix A), weights as in its release.
+
+    The class token starts as N(0, 1e-6) at position 0; query, key and value are drawn as three maps by Xavier's uniform
+    rule, the other maps by the same rule with zero biases, the patch projection as one map of 3 p^2 numbers.
+    """
+    for name, module in vit.named_modules():
+        if isinstance(module, nn.Linear):
+            outside, inside = module.weight.shape
+            fan_out = outside // 3 if name.endswith("qkv") else outside
+            _uniform(module.weight, math.sqrt(6 / (inside + fan_out)))
+            nn.init.zeros_(module.bias)
+    patch = vit.patch_embed.proj
+    _uniform(patch.weight, math.sqrt(6 / (patch.weight[0].numel() + patch.out_channels)))
+    nn.init.zeros_(patch.bias)
+    nn.init.normal_(vit.cls_token, std=1e-6)
+    height, width = vit.patch_embed.grid_size
+    positions = sincos_positions(height, width, vit.embed_dim)
+    vit.pos_embed.copy_(torch.cat([torch.zeros(1, vit.embed_dim), positions]))
+    for frozen in (vit.pos_embed, patch.weight, patch.bias):
+        frozen.requires_grad_(False)
+
+
+def _uniform(weight: Tensor, bound: float) -> None:
+    nn.init.uniform_(weight, -bound, bound)
+
+
+def sincos_positions(height: int, width: int, dim: int) -> Tensor:
+    """(height * width, dim): sin, cos of the patch's row, then of its column, at dim / 4 frequencies 1 ... 1 / 10000.
+
+    Raises ValueError if dim is no multiple of 4.
+    """
+    if dim % 4:
+        raise ValueError(f"positions of {dim} numbers; sin and cos of two coordinates need a multiple of 4")
+    frequency = 10000.0 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
+    row, column = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    angles = [place.flatten()[:, None] * frequency for place in (row, column)]  # (height * width, dim / 4) each
+    return torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1).float()
