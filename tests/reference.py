@@ -38,6 +38,30 @@ def dual_temperature(
     return float((-weights * np.log(positive_probability(q, k, tau_alpha))).mean())
 
 
+def info_nce(q: np.ndarray, k: np.ndarray, negatives: np.ndarray, tau: float) -> float:
+    """He et al. 2020, equation 1: one positive against the queue; mean over anchors."""
+    q, k, negatives = unit(q), unit(k), unit(negatives)
+    total = 0.0
+    for anchor, key in zip(q, k, strict=True):
+        candidates = np.exp(np.array([key @ anchor, *(negatives @ anchor)]) / tau)
+        total -= np.log(candidates[0] / candidates.sum())
+    return total / len(q)
+
+
+def mocov3(q1: np.ndarray, k1: np.ndarray, q2: np.ndarray, k2: np.ndarray, tau: float) -> float:
+    """Chen et al. 2021, algorithm 1: ctr(q1, k2) + ctr(q2, k1), ctr = 2 tau cross entropy of the diagonal."""
+    return -2 * tau * sum(np.log(positive_probability(q, k, tau)).mean() for q, k in ((q1, k2), (q2, k1)))
+
+
+def split_batch_norm(x: np.ndarray, groups: int, eps: float = 1e-5) -> np.ndarray:
+    """(B, C): rows j, j + groups, ... share their mean and variance."""
+    y = np.empty_like(x)
+    for j in range(groups):
+        group = x[j::groups]
+        y[j::groups] = (group - group.mean(0)) / np.sqrt(group.var(0) + eps)
+    return y
+
+
 def lars_step(
     w: np.ndarray, g: np.ndarray, v: np.ndarray, *, lr: float, momentum: float, decay: float, trust: float
 ) -> tuple[np.ndarray, np.ndarray]:

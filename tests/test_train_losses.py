@@ -9,12 +9,25 @@ import pytest
 import reference
 import torch
 
-from train.losses import dual_temperature, dual_temperature_range, nt_xent, nt_xent_range
+from train.losses import (
+    dual_temperature,
+    dual_temperature_range,
+    in_batch_info_nce,
+    info_nce,
+    info_nce_range,
+    mocov3,
+    mocov3_range,
+    nt_xent,
+    nt_xent_range,
+)
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "reference" / "losses.json"
 ROW, COLUMN = np.mgrid[1:5, 1:4].astype(float)
 Q1 = np.sin(ROW + 2 * COLUMN)  # (4, 3), the worked example's inputs: no random numbers
 Q2 = Q1 + 0.5 * np.cos(3 * ROW + COLUMN)
+K1 = Q1 + 0.2 * np.sin(5 * ROW - 2 * COLUMN)
+K2 = Q2 - 0.2 * np.cos(4 * ROW + 3 * COLUMN)
+QUEUE = np.cos(0.7 * np.arange(1, 6)[:, None] * np.arange(1, 4))  # (5, 3)
 TEXTBOOK = np.array([[math.cos(math.radians(a)), math.sin(math.radians(a))] for a in (0, 120, 30, 150)])  # (4, 2)
 
 
@@ -38,6 +51,15 @@ def test_golden_values_of_the_worked_example():
     q, k = torch.tensor(Q1), torch.tensor(Q2)
     simco = (dual_temperature(q, k, **taus) + dual_temperature(k, q, **taus)) / 2
     assert simco.item() == pytest.approx(0.611821987649, abs=1e-11)
+    q1, q2, k1, k2, queue = (torch.tensor(x) for x in (Q1, Q2, K1, K2, QUEUE))
+    assert info_nce(q1, k2, queue, temperature=0.2).item() == pytest.approx(0.657953909293, abs=1e-11)
+    assert mocov3(q1, k1, q2, k2, temperature=0.2).item() == pytest.approx(0.266398205613, abs=1e-11)
+    simmoco = dual_temperature(q1, k2, **taus)
+    assert simmoco.item() == pytest.approx(0.657509157812, abs=1e-11)
+    plus = (simmoco + dual_temperature(q2, k1, **taus)) / 2
+    assert plus.item() == pytest.approx(0.654712951482, abs=1e-11)
+    infinite = dual_temperature(q1, k2, intra_temperature=0.1, inter_temperature=math.inf)
+    assert infinite.item() == pytest.approx(0.839776363739, abs=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -65,12 +87,32 @@ def test_losses_and_gradients_agree_with_the_reference_file(dtype):
         for gradient, key in zip(gradients, ("grad_q", "grad_k"), strict=True):
             assert np.linalg.norm(gradient - case[key]) <= tolerance * np.linalg.norm(case[key])
 
+    case = golden["moco"]
+    arguments = [np.array(case[key]) for key in ("q", "k", "queue_rows")]
+    value, (gradient, *_) = grad_of(info_nce, *arguments, dtype=dtype, temperature=case["tau"])
+    assert value == pytest.approx(case["loss"], rel=loss_tol)
+    assert np.linalg.norm(gradient - case["grad_q"]) <= grad_tol * np.linalg.norm(case["grad_q"])
+
+    def simmoco_plus(q1, k1, q2, k2, **taus):
+        return (dual_temperature(q1, k2, **taus) + dual_temperature(q2, k1, **taus)) / 2
+
+    taus = {"intra_temperature": 0.1, "inter_temperature": 1.0}
+    for name, loss, numbers in (("mocov3", mocov3, {"temperature": 0.2}), ("simmoco_plus", simmoco_plus, taus)):
+        case = golden[name]
+        arguments = [np.array(case[key]) for key in ("q1", "k1", "q2", "k2")]
+        value, (first, _, second, _) = grad_of(loss, *arguments, dtype=dtype, **numbers)
+        assert value == pytest.approx(case["loss"], rel=loss_tol)
+        for gradient, key in ((first, "grad_q1"), (second, "grad_q2")):
+            assert np.linalg.norm(gradient - case[key]) <= grad_tol * np.linalg.norm(case[key])
+
     case = golden["simmoco"]  # one direction, keys detached
     q, k = np.array(case["q"]), np.array(case["k"])
     taus = {"intra_temperature": case["tau_a"], "inter_temperature": case["tau_b"]}
     value, (gradient, _) = grad_of(dual_temperature, q, k, dtype=dtype, **taus)
     assert value == pytest.approx(case["loss"], rel=loss_tol)
     assert np.linalg.norm(gradient - case["grad_q"]) <= grad_tol * np.linalg.norm(case["grad_q"])
+    equation_7 = np.array(case["grad_q_eq7"]) / case["tau_a"]  # equation 7 omits 1 / tau_alpha
+    assert np.linalg.norm(gradient - equation_7) <= grad_tol * np.linalg.norm(equation_7)
 
 
 def test_gradients_equal_finite_differences_in_float64():
@@ -88,17 +130,28 @@ def test_gradients_equal_finite_differences_in_float64():
     through_weights = reference.gradient(lambda x: reference.dual_temperature(x, k, 0.2, 0.9), q)
     assert np.abs(through_weights - over_q).max() > 1e-3  # so a forgotten stop-gradient would show
 
+    queue = np.random.default_rng(1).normal(size=(6, 7))
+    _, (gradient, *_) = grad_of(info_nce, q, k, queue, temperature=0.3)
+    assert gradient == pytest.approx(reference.gradient(lambda x: reference.info_nce(x, k, queue, 0.3), q), abs=1e-8)
+    _, (gradient, *_) = grad_of(mocov3, q, k, k, q, temperature=0.3)
+    assert gradient == pytest.approx(reference.gradient(lambda x: reference.mocov3(x, k, k, q, 0.3), q), abs=1e-8)
+
+
+def info_nce_by_torch(q: torch.Tensor, k: torch.Tensor, temperature: float) -> float:
+    logits = torch.nn.functional.normalize(q, dim=1) @ torch.nn.functional.normalize(k, dim=1).T / temperature
+    return torch.nn.functional.cross_entropy(logits, torch.arange(len(q))).item()
+
 
 def test_equal_temperatures_give_in_batch_info_nce_and_an_infinite_one_equal_weights():
     q, k = torch.tensor(Q1), torch.tensor(Q2)
-    logits = torch.nn.functional.normalize(q, dim=1) @ torch.nn.functional.normalize(k, dim=1).T / 0.1
-    info_nce = torch.nn.functional.cross_entropy(logits, torch.arange(4))
-    assert dual_temperature(q, k, intra_temperature=0.1, inter_temperature=0.1).item() == pytest.approx(info_nce.item())
+    equal = dual_temperature(q, k, intra_temperature=0.1, inter_temperature=0.1).item()
+    assert equal == pytest.approx(info_nce_by_torch(q, k, 0.1))
     infinite = dual_temperature(q, k, intra_temperature=0.1, inter_temperature=math.inf).item()
     weights = (3 / 4) / (1 - reference.positive_probability(Q1, Q2, 0.1))  # W_beta = (N - 1) / N
     assert infinite == pytest.approx((-weights * np.log(reference.positive_probability(Q1, Q2, 0.1))).mean())
     huge = dual_temperature(q, k, intra_temperature=0.1, inter_temperature=1e9).item()
     assert infinite == pytest.approx(huge, rel=1e-6)
+    assert in_batch_info_nce(q, k, temperature=0.1).item() == pytest.approx(info_nce_by_torch(q, k, 0.1))
     both = (infinite + dual_temperature(k, q, intra_temperature=0.1, inter_temperature=math.inf).item()) / 2
     assert both == pytest.approx(0.801744145451, abs=1e-9)
 
@@ -111,6 +164,12 @@ def test_collapsed_rows_stand_at_the_start_of_the_range():
     start, _ = dual_temperature_range(6, intra_temperature=0.1, inter_temperature=1.0)
     assert dual_temperature(rows, rows, intra_temperature=0.1, inter_temperature=1.0).item() == pytest.approx(start)
     assert start == pytest.approx(math.log(6))
+    start, _ = info_nce_range(9, temperature=0.2)
+    assert info_nce(rows, rows, rows[[0] * 9], temperature=0.2).item() == pytest.approx(start)
+    assert info_nce_range(65536, temperature=0.07)[0] == pytest.approx(11.09, abs=0.001)
+    start, _ = mocov3_range(6, temperature=0.2)
+    assert mocov3(rows, rows, rows, rows, temperature=0.2).item() == pytest.approx(start)
+    assert mocov3_range(364, temperature=1.0)[0] == pytest.approx(23.589, abs=0.001)  # 4 tau log N
 
 
 def test_a_simplex_stands_at_the_floor_of_the_range_and_nothing_below_it():
@@ -121,10 +180,16 @@ def test_a_simplex_stands_at_the_floor_of_the_range_and_nothing_below_it():
     taus = {"intra_temperature": 0.1, "inter_temperature": 1.0}
     _, floor = dual_temperature_range(4, **taus)
     assert dual_temperature(simplex, simplex, **taus).item() == pytest.approx(floor)
+    _, floor_v3 = mocov3_range(4, temperature=0.2)
+    assert mocov3(simplex, simplex, simplex, simplex, temperature=0.2).item() == pytest.approx(floor_v3)
+    _, floor_queue = info_nce_range(3, temperature=0.2)
+    opposite = info_nce(simplex[:1], simplex[:1], -simplex[:1].repeat(3, 1), temperature=0.2)
+    assert opposite.item() == pytest.approx(floor_queue)
     generator = torch.Generator().manual_seed(0)
     for scale in (0.0, 0.01, 0.1, 1.0):
         near = simplex + scale * torch.randn(4, 4, generator=generator, dtype=torch.float64)
         assert dual_temperature(near, near, **taus).item() >= floor - 1e-12
+        assert mocov3(near, simplex, simplex, near, temperature=0.2).item() >= floor_v3 - 1e-12
 
 
 def test_losses_ignore_scale_and_order_and_nt_xent_the_order_of_views():
@@ -153,15 +218,25 @@ def test_easy_anchors_keep_their_digits_in_float32():
 def test_autocast_does_not_reach_the_loss():
     q, k = torch.randn(16, 8, generator=torch.Generator().manual_seed(0)), torch.randn(16, 8)
     taus = {"intra_temperature": 0.1, "inter_temperature": 1.0}
-    plain = dual_temperature(q, k, **taus), nt_xent(torch.cat([q, k]), temperature=0.1)
+    half = q.bfloat16()
+
+    def losses():
+        yield dual_temperature(q, k, **taus)
+        yield nt_xent(torch.cat([q, k]), temperature=0.1)
+        yield info_nce(q, k, k, temperature=0.1)
+        yield mocov3(half, k, q, half, temperature=0.1)
+
+    plain = list(losses())
     with torch.autocast("cpu", torch.bfloat16):
-        cast = dual_temperature(q, k, **taus), nt_xent(torch.cat([q, k]), temperature=0.1)
+        cast = list(losses())
     assert all(torch.equal(a, b) and b.dtype == torch.float32 for a, b in zip(plain, cast, strict=True))
 
 
 def test_batches_without_negatives_are_refused():
     with pytest.raises(ValueError, match="at least 2 rows are needed"):
         dual_temperature(torch.ones(1, 3), torch.ones(1, 3), intra_temperature=0.1, inter_temperature=1.0)
+    with pytest.raises(ValueError, match="at least 2 rows are needed"):
+        mocov3(*[torch.ones(1, 3)] * 4, temperature=0.1)
     for rows in (2, 5):
         with pytest.raises(ValueError, match="two views of at least 2 images"):
             nt_xent(torch.ones(rows, 3), temperature=0.1)

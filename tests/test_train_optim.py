@@ -1,5 +1,7 @@
 """Optimisers, schedules and heads against values computed by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import reference
@@ -8,7 +10,7 @@ from torch import nn
 
 from train.heads import mlp, simclr_head
 from train.optim import LARS, LARS_VARIANTS, make_optimizer
-from train.schedules import warmup_cosine
+from train.schedules import cosine_between, warmup_cosine, warmup_step
 
 W, G = [[3.0, 0.0], [0.0, 4.0]], [[0.0, 0.6], [0.8, 0.0]]
 
@@ -35,6 +37,42 @@ def test_lars_makes_the_known_two_steps_with_the_rate_inside_the_buffer():
     for lr in (4.8, 2.4):
         w, v = reference.lars_step(w, np.array(G), v, lr=lr, momentum=0.9, decay=0.1, trust=0.001)
     assert second == pytest.approx(w, abs=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "second"),
+    [
+        ("lars_mocov3", [[2.9874491245, -0.025101751], [-0.0334690013, 3.9832654993]]),
+        ("lars_solo", [[2.9906463891, -0.0187072219], [-0.0249429625, 3.9875285188]]),
+    ],
+)
+def test_the_other_released_variants_of_lars_part_at_the_second_step(name: str, second: list[list[float]]):
+    weight = nn.Parameter(torch.tensor(W, dtype=torch.float64))
+    variant = replace(LARS_VARIANTS[name], trust=0.001, clip=False)  # the numbers of the known steps
+    optimizer = LARS([weight], lr=4.8, momentum=0.9, weight_decay=0.1, variant=variant)
+    assert two_steps(optimizer, weight, torch.tensor(G, dtype=torch.float64), 2.4)[1] == pytest.approx(
+        np.array(second), abs=1e-9
+    )
+
+
+def test_solo_learns_lars_never_moves_a_tensor_faster_than_the_learning_rate():
+    """Trust 0.02 and clipping: the rate is min(lr, 0.02 |w| / |g|)."""
+    for lr, moved in {0.5: 0.02 * 5 / 1, 0.05: 0.05}.items():
+        weight = nn.Parameter(torch.tensor(W, dtype=torch.float64))
+        weight.grad = torch.tensor(G, dtype=torch.float64)
+        LARS([weight], lr=lr, variant=LARS_VARIANTS["lars_solo"]).step()
+        assert (torch.tensor(W) - weight.detach()).norm().item() == pytest.approx(moved)
+
+
+def test_adamw_decays_every_parameter_apart_from_the_gradient():
+    module = nn.Linear(1, 1).double()
+    module.weight.data.fill_(2.0), module.bias.data.fill_(-1.0)
+    optimizer = make_optimizer("adamw", module, lr=0.1, momentum=0.9, weight_decay=0.5)
+    module.weight.grad, module.bias.grad = torch.full((1, 1), 3.0).double(), torch.full((1,), -7.0).double()
+    optimizer.step()  # the first step of Adam is lr times the sign of the gradient
+    assert module.weight.item() == pytest.approx(2.0 * (1 - 0.05) - 0.1)
+    assert module.bias.item() == pytest.approx(-1.0 * (1 - 0.05) + 0.1)
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
 
 
 def test_lars_moves_biases_by_plain_momentum_without_decay():
@@ -75,6 +113,20 @@ def test_warmup_and_cosine_pass_through_the_known_points():
         here = warmup_cosine(epoch, peak=0.4, epochs=200, warmup_epochs=10)
         assert here == pytest.approx(reference.warmup_cosine(epoch, 0.4, 10, 200), abs=1e-15)
     assert warmup_cosine(0, peak=0.3, epochs=1, warmup_epochs=0) == 0.3
+
+
+def test_the_stepped_schedule_drops_at_120_and_160_of_200_epochs():
+    known = {0: 0.03, 119.99: 0.03, 120: 0.003, 159.99: 0.003, 160: 0.0003, 199.99: 0.0003}
+    for epoch, rate in known.items():
+        assert warmup_step(epoch, peak=0.03, epochs=200, warmup_epochs=0) == pytest.approx(rate)
+    assert warmup_step(2.5, peak=0.03, epochs=200, warmup_epochs=10) == pytest.approx(0.0075)
+
+
+def test_the_key_momentum_goes_to_its_end_on_a_cosine():
+    known = {0: 0.99, 0.25: 0.9914644661, 0.5: 0.995, 0.75: 0.9985355339, 1: 1.0}
+    for progress, momentum in known.items():
+        assert cosine_between(progress, start=0.99, end=1.0) == pytest.approx(momentum, abs=1e-10)
+        assert cosine_between(progress, start=0.999, end=0.999) == pytest.approx(0.999, abs=1e-15)
 
 
 def test_the_moco_head_has_one_hidden_layer_and_no_normalisation():

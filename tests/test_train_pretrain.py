@@ -18,7 +18,7 @@ from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_pr
 from train.method import Method, Step
 from train.optim import make_optimizer
 from train.pretrain import pretrain
-from train.recipe import differences, find_recipe, recipes
+from train.recipe import differences, find_recipe
 from train.run_log import RunLog, read_log
 from zoo.errors import BadData, CorruptFile, UnknownName, ZooError
 from zoo.store import read_card, sha256
@@ -146,17 +146,6 @@ def test_an_unknown_recipe_names_the_nearest_ones():
     )
     assert done.returncode == 1
     assert done.stderr.startswith("error: unknown recipe 'simko-r18-cifar100'; nearest: simco-r18-cifar100")
-
-
-@pytest.mark.parametrize("name", [name for name in recipes() if not name.endswith("digits")])
-def test_every_recipe_takes_two_steps_and_its_encoder_loads(name, fake_cifar, tmp_path):
-    recipe = replace(find_recipe(name), batch_size=12, epochs=1)
-    folder = pretrain(recipe, data=fake_cifar, out=tmp_path / "run", knn_every=0)
-    losses = [line["loss"] for line in read_log(folder)]
-    assert len(losses) == 2
-    start, floor = recipe.method(zoo.load(folder)).loss_range(12)
-    assert all(floor < loss < 2 * start for loss in losses)
-    assert zoo.load(folder).embed([next(fake_cifar.rglob("*.png"))]).shape == (1, 512)
 
 
 def test_two_processes_train_one_model(tmp_path):

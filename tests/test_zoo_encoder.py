@@ -95,8 +95,8 @@ def test_resnet18_has_the_imagenet_stem_from_64_pixels(side: int):
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_the_table_tells_the_length_of_the_features(name: str):
-    encoder = Encoder(build_backbone(name, image_size=32), mean=[0] * 3, std=[1] * 3, image_size=32)
-    with torch.inference_mode():
+    with torch.device("meta"):  # shapes without numbers: the widest has 375 million
+        encoder = Encoder(build_backbone(name, image_size=32), mean=[0] * 3, std=[1] * 3, image_size=32)
         features = encoder.eval()(torch.rand(1, 3, 32, 32))
     assert features.shape == (1, encoder.dim) == (1, BACKBONES[name].dim)
 
