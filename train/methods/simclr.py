@@ -6,8 +6,9 @@ NT-Xent over the 2B views of a batch: every other view is a negative. Both views
 so batch normalisation sees all 2B, as in the released code. On several processes its statistics are each process's own.
 
 Where we differ from the released code (tf2/): the loss is the mean over all 2B anchors, as in the paper (the code adds
-the two directions; LARS undoes that factor of 2 but for biases and norms); each data set's own mean and std (the code:
-none).
+the two directions; LARS undoes that factor of 2 up to weight decay, but not for biases and norms); residual branches
+start at full scale with He initialisation, fan-out (the code: gamma of each block's last norm starts at 0, fan-in);
+each data set's own mean and std (the code: none).
 """
 
 from dataclasses import dataclass, replace
