@@ -4,7 +4,8 @@ Every step is what a user would type; the commands are printed as they run. Argu
 `python demo.py --epochs 5` is a quick look.
 """
 
-import io
+import base64
+import json
 import os
 import shlex
 import signal
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +25,7 @@ from PIL import Image
 import zoo
 from eval.score import score, table
 from zoo.dataset import Split, open_split
+from zoo.embedding import unit_rows
 
 NAME = "simco-r20-digits"
 RUN = Path("runs", NAME)
@@ -109,20 +110,12 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], seconds: float 
 
 
 def embed_over_http(url: str, pictures: list[Path]) -> np.ndarray:
-    """POST the files to /v1/embed as one multipart form; (n, D) float32."""
-    boundary = uuid.uuid4().hex
-    parts = [
-        f'--{boundary}\r\nContent-Disposition: form-data; name="images"; filename="{path.name}"\r\n'
-        f"Content-Type: image/png\r\n\r\n".encode()
-        + path.read_bytes()
-        + b"\r\n"
-        for path in pictures
-    ]
-    body = b"".join([*parts, f"--{boundary}--\r\n".encode()])
-    headers = {"Content-Type": f"multipart/form-data; boundary={boundary}", "Accept": "application/x-npy"}
-    request = urllib.request.Request(f"{url}/v1/embed", body, headers)
+    """POST the files to the service; (n, D) float32."""
+    images = [base64.b64encode(path.read_bytes()).decode() for path in pictures]
+    body = json.dumps({"images": images}).encode()
+    request = urllib.request.Request(f"{url}/embed", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
-        return np.load(io.BytesIO(answer.read()), allow_pickle=False)
+        return np.asarray(json.load(answer)["embeddings"], np.float32)
 
 
 def save_png(pixels: np.ndarray, path: Path) -> Path:
@@ -135,8 +128,7 @@ def draw_neighbours(path: Path, queries: Split, embedded: np.ndarray, bank: Spli
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    unit, units = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (embedded, features))
-    nearest = np.argsort(-(unit @ units.T), axis=1)[:, :NEIGHBOURS]
+    nearest = np.argsort(-unit_rows(embedded) @ unit_rows(features).T, axis=1)[:, :NEIGHBOURS]
     figure, axes = plt.subplots(
         QUERIES, NEIGHBOURS + 1, figsize=(NEIGHBOURS + 1.5, 1.25 * QUERIES), layout="constrained"
     )

@@ -19,8 +19,9 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, rows: Tensor) -> Tensor:  # (B, P) -> (world * B, P)
+        rows = rows.contiguous()
         parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, rows.contiguous())
+        dist.all_gather(parts, rows)
         return torch.cat(parts)
 
     @staticmethod

@@ -10,7 +10,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -32,7 +32,7 @@ SplitName = Literal["train", "test"]
 class Dataset:
     """One data set: where it is, what it holds, how its pixels are normalised."""
 
-    hub: str  # id on the Hugging Face Hub, or "" where it has none
+    hub: str  # id on the Hugging Face Hub, "sklearn:digits", or "" where a data set has to be brought along
     classes: int
     image_size: int  # pixels, H = W, that its images are brought to
     mean: tuple[float, float, float]  # of RGB in [0, 1], over the train split
@@ -53,7 +53,7 @@ DATASETS: dict[str, Dataset] = {
     "in100": Dataset("", 100, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "non-commercial research"),
     "in1k": Dataset("", 1000, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "non-commercial research"),
     # scikit-learn's 1,797 handwritten digits, 8x8 grey repeated to RGB: the first 80 % train, the rest test
-    "digits": Dataset("", 10, 8, (0.3055,) * 3, (0.3754,) * 3, "BSD-3-Clause"),
+    "digits": Dataset("sklearn:digits", 10, 8, (0.3055,) * 3, (0.3754,) * 3, "BSD-3-Clause"),
 }
 
 
@@ -105,12 +105,13 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
         raise BadData(f"{name} has images of {row.image_size} px; only up to {LARGEST_CACHED} px are supported so far")
     if data is not None and not Path(data).exists():
         raise FileNotFoundError(f"{data}: no such folder or archive; --data takes what open_split's docstring lists")
+    if data is None and row.hub == "sklearn:digits":
+        return _digits(split)
     if data is None and not row.hub:
-        if name != "digits":
-            raise BadData(f"{name} has no copy on the Hub that could be fetched; pass its folder as data")
-        return _digits(row, split)
+        raise BadData(f"{name} is on no hub; give its folder or archive as data")
     source = _unpacked(Path(data)) if data is not None else None
-    stamp = json.dumps([CACHE_FORMAT, name, split, asdict(row), str(source), _state_of(source)])
+    decides = [CACHE_FORMAT, row.hub, row.label, row.classes, row.image_size, str(source), _state_of(source)]
+    stamp = json.dumps(decides)
     caches = zoo_home() / "cache" / "pixels" / f"{name}-{split}"
     folder = caches / hashlib.sha256(stamp.encode()).hexdigest()[:16]
     with locked(caches):  # the processes of one training ask at the same time; one of them decodes
@@ -266,7 +267,7 @@ def _open_cache(name: str, split: str, folder: Path) -> Split:
         raise CorruptFile(f"{folder}: damaged cache ({error}). Delete the folder and try again") from error
 
 
-def _digits(row: Dataset, split: str) -> Split:
+def _digits(split: str) -> Split:
     """scikit-learn's digits: grey levels 0..16 spread over 0..255."""
     from sklearn.datasets import load_digits
 

@@ -3,6 +3,7 @@
 import os
 import platform
 import shlex
+import subprocess
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -38,7 +39,18 @@ def versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return found | ({"commit": commit} if (commit := _commit()) else {})
+
+
+def _commit() -> str:
+    """The commit of the code that runs, with "-dirty" if files differ from it; "" outside a git checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head + ("-dirty" if changed else "")
 
 
 def command() -> str:
