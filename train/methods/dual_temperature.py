@@ -12,8 +12,8 @@ never sees both views at once).
 Where we differ from the released code: only the passes that the loss uses (the code sends both views through both
 encoders, even for one direction, and SimCo keeps an unused momentum encoder); the negatives are those of all processes
 (the code: of one); two absolute temperatures (the code has tau_beta = dt_m tau_alpha); weights in log space (the code
-subtracts 1 - p); a 3x3 stem with padding 1 (the code: padding 2); warm-up and cosine per step from 0 (the code: both per
-epoch, the warm-up from 0.003); float32 unless accelerate is told otherwise (the code: fp16); each data set's own mean
+subtracts 1 - p); a 3x3 stem with padding 1 (the code: padding 2); warm-up and cosine per step from 0 (the code: both
+per epoch, the warm-up from 0.003); float32 unless accelerate is told otherwise (the code: fp16); each data set's own mean
 and std (the code: CIFAR-10's everywhere).
 """
 
