@@ -146,6 +146,9 @@ def test_equal_temperatures_give_in_batch_info_nce_and_an_infinite_one_equal_wei
     q, k = torch.tensor(Q1), torch.tensor(Q2)
     equal = dual_temperature(q, k, intra_temperature=0.1, inter_temperature=0.1).item()
     assert equal == pytest.approx(info_nce_by_torch(q, k, 0.1))
+    _, dual = grad_of(dual_temperature, Q1, Q2, intra_temperature=0.1, inter_temperature=0.1)
+    _, plain = grad_of(in_batch_info_nce, Q1, Q2, temperature=0.1)  # end-to-end keys: the gradient reaches both
+    assert all(a == pytest.approx(b, abs=1e-12) and np.abs(a).max() > 0.01 for a, b in zip(dual, plain, strict=True))
     infinite = dual_temperature(q, k, intra_temperature=0.1, inter_temperature=math.inf).item()
     weights = (3 / 4) / (1 - reference.positive_probability(Q1, Q2, 0.1))  # W_beta = (N - 1) / N
     assert infinite == pytest.approx((-weights * np.log(reference.positive_probability(Q1, Q2, 0.1))).mean())

@@ -9,12 +9,14 @@ SimMoCo+ takes both directions. SimCo has no momentum encoder either: two views,
 gradient on both sides. Each view goes through the encoder by itself, as in the authors' code (their batch normalisation
 never sees both views at once).
 
+With tau_beta = tau_alpha SimCo is InfoNCE with end-to-end keys (He et al. 2020, MoCo, figure 2a), both ways.
+
 Where we differ from the released code: only the passes that the loss uses (the code sends both views through both
 encoders, even for one direction, and SimCo keeps an unused momentum encoder); the negatives are those of all processes
 (the code: of one); two absolute temperatures (the code has tau_beta = dt_m tau_alpha); weights in log space (the code
 subtracts 1 - p); a 3x3 stem with padding 1 (the code: padding 2); warm-up and cosine per step from 0 (the code: both
-per epoch, the warm-up from 0.003); float32 unless accelerate is told otherwise (the code: fp16); each data set's own mean
-and std (the code: CIFAR-10's everywhere).
+per epoch, the warm-up from 0.003); float32 unless accelerate is told otherwise (the code: fp16); each data set's own
+mean and std (the code: CIFAR-10's everywhere).
 """
 
 from dataclasses import dataclass, replace
