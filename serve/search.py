@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from serve.log import logger
 from serve.refusal import Refused
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.files import new_file
@@ -53,7 +54,7 @@ def read_index(path: Path) -> tuple[Facts, np.ndarray]:
     if not path.is_file():
         raise NoWeights(f"{path} is not there. Make it: zoo index NAME FOLDER -o {path}")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             vectors, written = file["vectors"], json.loads(file["facts"].tobytes())
         facts = Facts(**written | {"entries": [Entry(*entry) for entry in written["entries"]]})
         if facts.format != FORMAT:
@@ -72,8 +73,9 @@ class Index:
     def __init__(self, path: Path) -> None:
         import faiss
 
-        self.stamp = _stamp(path)  # before reading: a file replaced meanwhile is seen as new
+        stamp = _stamp(path)  # before reading: a file replaced meanwhile is seen as new
         self._facts, vectors = read_index(path)
+        self.stamp = stamp
         self._search = faiss.IndexFlatIP(self._facts.dim)
         self._search.add(vectors)
         self.name = path.name.removesuffix(SUFFIX)
@@ -120,14 +122,23 @@ class Indexes:
         if name not in self._paths:
             near = difflib.get_close_matches(name, self._paths, n=3) or list(self._paths)
             raise Refused(404, f"no index {name[:100]!r}; this server has {', '.join(near)}", param="index")
-        path = self._paths[name]
-        if path.is_file() and _stamp(path) != self._open[name].stamp:
-            self._open[name] = self._checked(path)
+        self._take_up(name)
         return self._open[name]
 
     def facts(self) -> list[dict[str, Any]]:
         """One row an index: its name, its model, how many images."""
         return [{"id": name, "model": (index := self.get(name)).model, "images": len(index)} for name in self._paths]
+
+    def _take_up(self, name: str) -> None:
+        """Open the file of an index again if it was replaced; if that fails, log it and keep the earlier."""
+        path, stamp = self._paths[name], _stamp(self._paths[name])
+        if stamp in (None, self._open[name].stamp):
+            return
+        try:
+            self._open[name] = self._checked(path)
+        except ZooError as error:
+            logger.error("index not taken up", extra={"fields": {"index": name, "reason": str(error)}})
+            self._open[name].stamp = stamp  # not read again at every request
 
     def _checked(self, path: Path) -> Index:
         index = Index(path)
@@ -144,6 +155,10 @@ def index_paths_from_environment() -> list[Path]:
     return [Path(word) for word in os.environ.get("ZOO_INDEX", "").split(",") if word]
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
-    stat = path.stat()
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is replaced; None if it is not there."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
