@@ -1,59 +1,86 @@
-"""Encoded images in, embeddings out: limits, decoding threads, then the batcher."""
+"""Encoded images in, embeddings out: limits, decoding threads, then the batcher of the model that was asked for."""
 
 import asyncio
 import base64
+import difflib
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import final
+from time import perf_counter
+from typing import NamedTuple, final
 
 import numpy as np
 
+from serve import metrics
 from serve.batcher import Batcher
 from serve.limits import DECODERS, MAX_BATCH, MAX_IMAGE, MAX_IMAGES, MAX_QUEUE
 from serve.refusal import Refused, refused_image
 from serve.session import Session
-from zoo.embedding import unit_rows
 from zoo.errors import BadImage
+
+
+class Embedded(NamedTuple):
+    """The embeddings of a request's good images, and why the others have none."""
+
+    session: Session  # of the model that made them
+    rows: np.ndarray  # (m, D) float32
+    places: list[int]  # m of the request, ascending
+    errors: list[Refused]  # of the other places, ascending
 
 
 @final
 class Engine:
     """What all endpoints of one worker share. Empty until `start`."""
 
-    session: Session
-    _decoders: ThreadPoolExecutor
-    _batcher: Batcher
+    sessions: dict[str, Session]  # by name; the first one answers requests that name none
 
     def __init__(self) -> None:
         self.ready = False
+        self.sessions = {}
+        self._batchers: dict[str, Batcher] = {}
         self._accepted = 0  # images not yet answered
 
-    async def start(self, session: Session) -> None:
-        """Take a model and run it once in both its extreme batch sizes; ready from then on."""
-        self.session = session
+    async def start(self, sessions: Sequence[Session]) -> None:
+        """Take models and run each in both its extreme batch sizes; ready from then on."""
+        self.sessions = {session.name: session for session in sessions}
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode")
-        self._batcher = Batcher(session.embed_pixels, max_batch=MAX_BATCH)
-        blank = np.zeros((session.image_size, session.image_size, 3), np.uint8)
-        for batch_size in (1, MAX_BATCH):
-            await self._batcher.embed([blank] * batch_size)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="onnx")  # of all models: a worker is one core's work
+        for name, session in self.sessions.items():
+            self._batchers[name] = Batcher(session.embed_pixels, max_batch=MAX_BATCH, thread=self._thread, model=name)
+            blank = np.zeros((session.image_size, session.image_size, 3), np.uint8)
+            for batch_size in (1, MAX_BATCH):
+                await self._batchers[name].embed([blank] * batch_size)
         self.ready = True
 
     async def stop(self) -> None:
+        """Refuse from now on; the run in progress is waited for."""
         self.ready = False
         self._decoders.shutdown(wait=False, cancel_futures=True)
-        await self._batcher.close()
+        for batcher in self._batchers.values():
+            batcher.close()
+        await asyncio.to_thread(self._thread.shutdown)
 
     @property
     def alive(self) -> bool:
-        """Whether the batcher still works: an engine that is not alive answers nothing."""
-        return self.ready and self._batcher.alive
+        """Whether every batcher still works: an engine that is not alive answers nothing."""
+        return self.ready and all(batcher.alive for batcher in self._batchers.values())
 
-    async def embed(self, images: Sequence[bytes | str], *, normalize: bool) -> np.ndarray:
-        """(n, D) float32 embeddings of n encoded images: bytes, or base64 text.
+    def session(self, name: str = "") -> Session:
+        """The model of that name, or the first one. Raises Refused (404) with the nearest names."""
+        name = name or next(iter(self.sessions))
+        if name not in self.sessions:
+            near = difflib.get_close_matches(name, self.sessions, n=3, cutoff=0.5)
+            hint = f"nearest: {', '.join(near)}" if near else f"this server has {', '.join(self.sessions)}"
+            raise Refused(404, f"no model {name[:100]!r}; {hint}", code="model_not_found", param="model")
+        return self.sessions[name]
 
-        normalize: scale every row to unit L2 norm.
-        Raises Refused: 400 (no image, bad base64), 413, 415, 422, 503 (queue full).
+    async def embed(self, images: Sequence[bytes | str], *, model: str = "", skip: bool = False) -> Embedded:
+        """Embeddings of encoded images: bytes, base64 text or data URIs.
+
+        skip: leave bad images out and say why, instead of refusing the request for the first of them.
+        Raises Refused: 400 (no image, bad base64), 404 (model), 413, 415, 422, 503 (queue full).
         """
+        session = self.session(model)
         if not images:
             raise Refused(400, "no image came; send at least one", param="images")
         if len(images) > MAX_IMAGES:
@@ -62,45 +89,68 @@ class Engine:
             raise Refused(503, f"{self._accepted} images are waiting; at most {MAX_QUEUE} may. Try again in a second")
         self._accepted += len(images)
         try:
-            features = await self._batcher.embed(await self._decode_all(images))
+            return await self._embed_accepted(session, images, skip=skip)
         finally:
             self._accepted -= len(images)
-        if not np.isfinite(features).all():
-            raise ArithmeticError(f"{self.session.path} gave embeddings that are not finite")
-        return unit_rows(features) if normalize else features
 
-    async def _decode_all(self, images: Sequence[bytes | str]) -> list[np.ndarray]:
-        """Pixels of every image; Refused for the first bad one, so that none of them reaches a batch."""
+    async def _embed_accepted(self, session: Session, images: Sequence[bytes | str], *, skip: bool) -> Embedded:
+        outcomes = await self._decode_all(session, images, skip=skip)
+        good = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, np.ndarray)]
+        pixels = [outcome for outcome in outcomes if isinstance(outcome, np.ndarray)]
+        rows = await self._batchers[session.name].embed(pixels) if pixels else np.zeros((0, session.dim), np.float32)
+        if not np.isfinite(rows).all():
+            raise ArithmeticError(f"{session.path} gave embeddings that are not finite")
+        return Embedded(session, rows, good, [outcome for outcome in outcomes if isinstance(outcome, Refused)])
+
+    async def _decode_all(
+        self, session: Session, images: Sequence[bytes | str], *, skip: bool
+    ) -> list[np.ndarray | Refused]:
+        """Pixels of every image or why there are none; unless `skip`, raises the first reason before anything runs."""
         loop = asyncio.get_running_loop()
-        jobs = [loop.run_in_executor(self._decoders, self._decode, *item) for item in enumerate(images)]
-        pixels = []
+        jobs = [loop.run_in_executor(self._decoders, _decode, session, *item) for item in enumerate(images)]
+        outcomes = []
         try:
             for job in jobs:
-                decoded = await job
-                if isinstance(decoded, Refused):
-                    raise decoded
-                pixels.append(decoded)
+                outcome = await job
+                if isinstance(outcome, Refused) and not skip:
+                    raise outcome
+                outcomes.append(outcome)
         finally:
             for job in jobs:
                 job.cancel()
-        return pixels
+        return outcomes
 
-    def _decode(self, index: int, image: bytes | str) -> np.ndarray | Refused:
-        """Pixels (S, S, 3) uint8, or why there are none."""
-        try:
-            content = _from_base64(image, index) if isinstance(image, str) else image
-            if len(content) > MAX_IMAGE:
-                raise _too_long(index)
-            if not content:
-                raise Refused(422, f"image {index} has 0 bytes", param="images", index=index)
-            return self.session.preprocess(content)
-        except BadImage as error:
-            return refused_image(error, index)
-        except Refused as refusal:
-            return refusal
+
+def _decode(session: Session, index: int, image: bytes | str) -> np.ndarray | Refused:
+    """Pixels (S, S, 3) uint8, or why there are none."""
+    start = perf_counter()
+    try:
+        content = _from_base64(image, index) if isinstance(image, str) else image
+        if len(content) > MAX_IMAGE:
+            raise _too_long(index)
+        if not content:
+            raise Refused(422, f"image {index} has 0 bytes", param="images", index=index)
+        pixels: np.ndarray | Refused = session.preprocess(content)
+    except BadImage as error:
+        pixels = refused_image(error, index)
+    except Refused as refusal:
+        pixels = refusal
+    metrics.decode_seconds.labels(session.name).observe(perf_counter() - start)
+    metrics.images.labels(session.name, "refused" if isinstance(pixels, Refused) else "decoded").inc()
+    return pixels
 
 
 def _from_base64(text: str, index: int) -> bytes:
+    """The bytes of base64 text or of a data URI. Raises Refused."""
+    if text.startswith("data:"):
+        head, _, text = text.partition(",")
+        if not re.fullmatch(r"data:image/[\w.+-]+;base64", head, re.ASCII):
+            raise Refused(
+                400,
+                f"image {index}: a data URI starts data:image/png;base64, and not {head[:60]!r}",
+                param="images",
+                index=index,
+            )
     if len(text) > (MAX_IMAGE + 2) // 3 * 4:
         raise _too_long(index)
     try:

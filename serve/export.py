@@ -16,6 +16,7 @@ import tyro
 from PIL import Image
 from torch import Tensor, nn
 
+from serve.quantize import quantize as to_int8
 from serve.session import FORMAT, INPUT, OUTPUT, Session
 from zoo.card import Card
 from zoo.dataset import dataset_row, open_split
@@ -37,12 +38,22 @@ class Parity(NamedTuple):
     angle: float  # 1 - cosine
 
 
-def export(name_or_run: tyro.conf.Positional[str], *, out: Path | None = None) -> Path:
+def export(
+    name_or_run: tyro.conf.Positional[str],
+    *,
+    out: Path | None = None,
+    quantize: bool = False,
+    data: Path | None = None,
+    force: bool = False,
+) -> Path:
     """Export a model to ONNX; the file appears only if its embeddings equal torch's.
 
     Args:
         name_or_run: a kept model's name or a run folder.
         out: the file to write; by default model.onnx beside the weights.
+        quantize: write an int8 version beside it, too (model.int8.onnx), and print what it loses.
+        data: where the model's data set lies, for --quantize to calibrate and compare on; by default the Hub's copy.
+        force: write the int8 version even if it loses more than 1 point of k-NN accuracy.
     """
     path = out or locate(name_or_run) / ONNX
     encoder = load_encoder(name_or_run)
@@ -52,6 +63,11 @@ def export(name_or_run: tyro.conf.Positional[str], *, out: Path | None = None) -
         parity = check(aside, encoder)
     print(f"{path}: {path.stat().st_size:,} bytes; largest relative gap to torch {parity.gap:.1e}, ", end="")
     print(f"1 - cosine {parity.angle:.1e} over batches {BATCHES}")
+    if quantize:
+        assert encoder.card is not None
+        small = path.with_suffix(".int8.onnx")
+        compared = to_int8(path, small, dataset=encoder.card.dataset, data=data, force=force)
+        print(f"{small}: {small.stat().st_size:,} bytes; {compared}")
     return path
 
 

@@ -1,45 +1,76 @@
-"""The outermost door of the endpoints: body limits, the deadline, request ids and the one shape of errors."""
+"""The outermost door: known paths, the key, body limits, the deadline, request ids, logs, the one shape of errors."""
 
 import asyncio
+import hmac
 import json
-import logging
+import os
 import re
 import uuid
+from time import perf_counter
 from typing import final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve import metrics
 from serve.limits import MAX_BODY, MAX_BUFFERED, TIMEOUT
+from serve.log import logger
 from serve.refusal import Refused, error_of
 
-PAGE_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
 NATIVE = "/embed"  # BentoML's own endpoint; it would read a form's text parts as URLs to download
-logger = logging.getLogger("bentoml.serve")
+HEALTH = {"/livez", "/readyz", "/healthz"}
+OPEN = HEALTH | {"/", "/page.js", "/page.css", "/docs", "/openapi.json"}  # the same on every server: no key needed
+KEYED = {"/metrics", "/schema.json", NATIVE} | {
+    f"/v1/{name}" for name in ("embed", "embeddings", "similarity", "search", "models", "indexes")
+}
+PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:"
+
+
+def route_of(path: str) -> str:
+    """The path as metrics and logs call it: one of a bounded set, `other` for all that this server does not have."""
+    if path in OPEN or path in KEYED:
+        return path
+    return "/v1/models/{name}" if path.startswith("/v1/models/") else "other"
 
 
 @final
 class Guard:
-    """ASGI middleware around `/embed` and `/v1/*`; the lifespan and BentoML's own paths pass.
+    """ASGI middleware around everything; the lifespan passes.
 
     It reads the whole body before the app sees the request, so a body over the limit costs no more than the limit.
+    keys: bearer tokens, separated by commas, one of which a request needs; without any, none is asked for.
     timeout: seconds for reading and answering. It raises nothing: BentoML answers an exception only after a minute.
     """
 
-    def __init__(self, app: ASGIApp, *, timeout: float = TIMEOUT) -> None:
+    def __init__(self, app: ASGIApp, *, keys: str | None = None, timeout: float = TIMEOUT) -> None:
         self._app = app
+        keys = os.environ.get("ZOO_API_KEY", "") if keys is None else keys
+        self._keys = [key.strip().encode() for key in keys.split(",") if key.strip()]
         self._timeout = timeout
         self._buffered = 0  # bytes of all bodies held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not (scope["path"] == NATIVE or scope["path"].startswith("/v1/")):
-            await self._app(scope, receive, _own_scripts_only(send) if scope.get("path") == "/" else send)
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})  # before it was accepted: the client gets a 403
             return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, route = perf_counter(), route_of(scope["path"])
         reply = _Reply(send, Headers(scope=scope).get("x-request-id", ""))
+        await self._answer(scope, receive, reply, route)
+        seconds = perf_counter() - start
+        metrics.requests.labels(route, reply.status).inc()
+        metrics.request_seconds.labels(route).observe(seconds)
+        if route not in HEALTH:
+            logger.info("request", extra={"fields": reply.fields() | {"route": route, "seconds": round(seconds, 4)}})
+
+    async def _answer(self, scope: Scope, receive: Receive, reply: "_Reply", route: str) -> None:
+        """Answer one request, whatever happens."""
         body = bytearray()
         try:
             async with asyncio.timeout(self._timeout):
-                _check_headers(scope)
+                self._check_door(scope, route)
                 await self._read(receive, body)
                 await self._app(scope, _replay(bytes(body), receive), reply)
         except Refused as refusal:
@@ -47,10 +78,30 @@ class Guard:
         except TimeoutError:
             await reply.refuse(Refused(504, f"no answer within {self._timeout:g} seconds"))
         except Exception:
-            logger.exception("request %s failed", reply.request_id)
+            logger.exception("request failed", extra={"fields": {"request_id": reply.request_id}})
             await reply.refuse(Refused(500, f"the server failed; its log has request {reply.request_id}"))
         finally:
             self._buffered -= len(body)
+
+    def _check_door(self, scope: Scope, route: str) -> None:
+        """Raises Refused for what can be told before the body arrives."""
+        headers = Headers(scope=scope)
+        if route == "other":
+            raise Refused(404, f"no {scope['path'][:100]!r} here; /docs shows what there is")
+        if self._keys and route not in OPEN and not self._has_key(headers.get("authorization", "")):
+            raise Refused(401, "send the header `Authorization: Bearer KEY` with a key of this server")
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or len(length) > 12 or int(length) > MAX_BODY:
+            raise _too_long()
+        kind = headers.get("content-type", "").split(";")[0].strip().lower()
+        if route == NATIVE and scope["method"] == "POST" and kind != "application/json":
+            raise Refused(415, f"content type {kind!r}; {NATIVE} reads application/json, /v1/embed images and forms")
+
+    def _has_key(self, authorization: str) -> bool:
+        scheme, _, key = authorization.partition(" ")
+        given = key.strip().encode()
+        same = [hmac.compare_digest(given, each) for each in self._keys]  # all of them, in constant time
+        return scheme.lower() == "bearer" and any(same)
 
     async def _read(self, receive: Receive, body: bytearray) -> None:
         """Append the request's body to `body`. Raises Refused when it, or all bodies together, grow too large."""
@@ -75,59 +126,47 @@ class _Reply:
 
     def __init__(self, send: Send, request_id: str) -> None:
         self.request_id = request_id if re.fullmatch(r"[\w.-]{1,64}", request_id, re.ASCII) else uuid.uuid4().hex
+        self.status = 0  # of the answer, 0 before there is one
         self._send = send
-        self._started = False
-        self._status = 0  # of an error whose body is still being collected
+        self._code: str | None = None
+        self._held = 0  # the status of an error whose body is still being collected
         self._body = b""
+
+    def fields(self) -> dict[str, object]:
+        """What the log says about the answer."""
+        error = {"code": self._code} if self._code else {}
+        return {"request_id": self.request_id, "status": self.status} | error
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] >= 400:
-            self._status = message["status"]
-        elif message["type"] == "http.response.body" and self._status:
+            self._held = message["status"]
+        elif message["type"] == "http.response.body" and self._held:
             self._body += message.get("body", b"")
             if not message.get("more_body", False):
-                await self._send_error(self._status, self._body)
+                await self._send_error(self._held, self._body)
         else:
             if message["type"] == "http.response.start":
-                self._started = True
-                MutableHeaders(scope=message)["x-request-id"] = self.request_id
+                self.status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"], headers["x-content-type-options"] = self.request_id, "nosniff"
+                headers["content-security-policy"] = PAGE_POLICY
             await self._send(message)
 
     async def refuse(self, refusal: Refused) -> None:
         """Send the refusal, unless an answer is already on its way."""
-        if not self._started:
+        if not self.status:
             await self._send_error(refusal.status, json.dumps({"error": refusal.error}).encode())
 
     async def _send_error(self, status: int, body: bytes) -> None:
-        self._started = True
-        content = json.dumps({"error": error_of(status, body) | {"request_id": self.request_id}}).encode()
+        self.status, error = status, error_of(status, body)
+        self._code = error["code"]
+        content = json.dumps({"error": error | {"request_id": self.request_id}}).encode()
         headers = {"content-type": "application/json", "content-length": str(len(content))}
         headers |= {"x-request-id": self.request_id} | ({"retry-after": "1"} if status == 503 else {})
+        headers |= {"www-authenticate": "Bearer"} if status == 401 else {}
         raw = [(key.encode(), value.encode()) for key, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
         await self._send({"type": "http.response.body", "body": content})
-
-
-def _check_headers(scope: Scope) -> None:
-    """Raises Refused for what can be told before the body arrives."""
-    headers = Headers(scope=scope)
-    length = headers.get("content-length", "0")
-    if not length.isdecimal() or len(length) > 12 or int(length) > MAX_BODY:
-        raise _too_long()
-    kind = headers.get("content-type", "").split(";")[0].strip().lower()
-    if scope["path"] == NATIVE and scope["method"] == "POST" and kind != "application/json":
-        raise Refused(415, f"content type {kind!r}; {NATIVE} reads application/json, /v1/embed reads images and forms")
-
-
-def _own_scripts_only(send: Send) -> Send:
-    """`send` of BentoML's OpenAPI page, which would load a tag manager from elsewhere."""
-
-    async def sent(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            MutableHeaders(scope=message)["content-security-policy"] = PAGE_POLICY
-        await send(message)
-
-    return sent
 
 
 def _too_long() -> Refused:

@@ -1,17 +1,20 @@
 """The one shape of every error: `{"error": {"code", "message", "param", "index", "request_id"}}`."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from zoo.errors import BadImage, ImageFormatNotAllowed
 
 CODES = {
     400: "invalid_request",
+    401: "unauthorized",
     404: "not_found",
     405: "method_not_allowed",
     413: "too_large",
     415: "unsupported_media_type",
     422: "invalid_image",
+    429: "too_many_requests",
     503: "overloaded",
     504: "timeout",
 }
@@ -54,12 +57,13 @@ def error_of(status: int, body: bytes) -> dict[str, Any]:
     if isinstance(content.get("error"), dict):
         return content["error"]
     if content.get("detail"):  # BentoML's validation
-        return _invalid_field(status, content["detail"][0])
+        return refused_fault(status, content["detail"][0]).error
     return Refused(status, str(content.get("error") or code_of(status))).error
 
 
-def _invalid_field(status: int, fault: dict[str, Any]) -> dict[str, Any]:
-    """The `error` object of pydantic's first fault; its path to it is such as ("images", 3)."""
+def refused_fault(status: int, fault: Any, known: Iterable[str] = ()) -> Refused:
+    """Refused for a fault that pydantic found; its path to it is such as ("images", 3). known: the allowed fields."""
     param, *inside = fault["loc"] or ("body",)
-    index = inside[0] if inside and isinstance(inside[0], int) else None
-    return Refused(status, f"{param}: {fault['msg']}", param=str(param), index=index).error
+    index = next((part for part in inside if isinstance(part, int)), None)
+    allowed = f"; allowed: {', '.join(known)}" if fault.get("type") == "extra_forbidden" and known else ""
+    return Refused(status, f"{param}: {fault['msg']}{allowed}", param=str(param), index=index)

@@ -1,70 +1,96 @@
-"""The endpoints under /v1: images as files in, embeddings as JSON or npy out."""
+"""The endpoints under /v1. Errors leave as Refused, for the guard to answer."""
 
-import io
-from typing import Any
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import numpy as np
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 
+from serve import answers
 from serve.engine import Engine
 from serve.limits import MAX_IMAGE, MAX_IMAGES
+from serve.messages import EmbeddingsRequest, EmbedQuery, SearchRequest, SimilarityRequest, from_json, from_query
 from serve.refusal import Refused
+from serve.search import Indexes
+from zoo.embedding import unit_rows
 
-NPY = "application/x-npy"
 
-
-def routes(engine: Engine) -> Router:
-    """`POST /embed`, `GET /models`, `GET /models/NAME`; errors leave as Refused, for the guard to answer."""
+def routes(engine: Engine, indexes: Indexes) -> Router:
+    """The router to mount at /v1."""
 
     async def embed(request: Request) -> Response:
-        normalize = _normalize(request)
-        features = await engine.embed(await _images(request), normalize=normalize)
-        headers = {"x-model-id": engine.session.name, "x-embedding-dim": str(engine.session.dim)}
-        if NPY in request.headers.get("accept", ""):
-            return Response(_npy(features), media_type=NPY, headers=headers)
-        return JSONResponse(answer(engine, features), headers=headers)
+        query = from_query(EmbedQuery, dict(request.query_params))
+        engine.session(query.model)  # an unknown name is told before the body is parsed
+        embedded = await engine.embed(await _images(request), model=query.model, skip=query.on_error == "skip")
+        embedded = answers.finished(embedded, normalize=query.normalize == "true", dimensions=query.dimensions)
+        return answers.as_accepted(embedded, query, request.headers.get("accept", ""))
+
+    async def embeddings(request: Request) -> Response:
+        message = from_json(EmbeddingsRequest, await _json(request))
+        with _as_param("input"):
+            embedded = await engine.embed(message.input, model=message.model, skip=message.on_error == "skip")
+        embedded = answers.finished(embedded, normalize=message.normalize, dimensions=message.dimensions)
+        return JSONResponse(answers.openai(embedded, message))
+
+    async def similarity(request: Request) -> Response:
+        message = from_json(SimilarityRequest, await _json(request))
+        with _as_param("a"):
+            one = await engine.embed([message.a], model=message.model)
+        with _as_param("b"):
+            many = await engine.embed(message.b, model=message.model)
+        cosines = unit_rows(many.rows) @ unit_rows(one.rows)[0]
+        return JSONResponse({"model": one.session.name, "similarities": cosines.tolist()})
+
+    async def search(request: Request) -> Response:
+        message = from_json(SearchRequest, await _json(request))
+        index = await asyncio.to_thread(indexes.get, message.index)
+        with _as_param("image"):
+            embedded = await engine.embed([message.image], model=index.model)
+        neighbours = await asyncio.to_thread(index.nearest, unit_rows(embedded.rows)[0], message.k)
+        return JSONResponse({"index": index.name, "model": index.model, "neighbours": neighbours})
+
+    async def list_indexes(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": await asyncio.to_thread(indexes.facts)})
 
     async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [_model(engine)]})
+        return JSONResponse({"object": "list", "data": [answers.facts(each) for each in engine.sessions.values()]})
 
     async def model(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name != engine.session.name:
-            raise Refused(404, f"no model {name!r}; this server has {engine.session.name}", code="model_not_found")
-        return JSONResponse(_model(engine))
+        return JSONResponse(answers.facts(engine.session(request.path_params["name"])))
 
-    return Router([Route("/embed", embed, methods=["POST"]), Route("/models", models), Route("/models/{name}", model)])
-
-
-def answer(engine: Engine, features: np.ndarray) -> dict[str, Any]:
-    """The JSON answer: which model, D, and one row of D numbers per image; float32 survives the text exactly."""
-    return {"model": engine.session.name, "dim": engine.session.dim, "embeddings": features.tolist()}
+    posts = {"/embed": embed, "/embeddings": embeddings, "/similarity": similarity, "/search": search}
+    gets = {"/models": models, "/models/{name}": model, "/indexes": list_indexes}
+    return Router(
+        [Route(path, handler, methods=["POST"]) for path, handler in posts.items()]
+        + [Route(path, handler) for path, handler in gets.items()]
+    )
 
 
-def _model(engine: Engine) -> dict[str, Any]:
-    session = engine.session
-    facts = {"dim": session.dim, "image_size": session.image_size, "weights_sha256": session.weights_sha256}
-    return {"id": session.name, "object": "model"} | facts
+@contextmanager
+def _as_param(name: str) -> Iterator[None]:
+    """A refusal of `images` names the field that they came in."""
+    try:
+        yield
+    except Refused as refusal:
+        if refusal.error["param"] == "images":
+            refusal.error["param"] = name
+        raise
 
 
-def _normalize(request: Request) -> bool:
-    """The query's `normalize`, false if absent. Raises Refused for other words and other parameters."""
-    for param in request.query_params:
-        if param != "normalize":
-            raise Refused(400, f"unknown query parameter {param!r}; known: normalize", param=param)
-    word = request.query_params.get("normalize", "false")
-    if word not in ("true", "false"):
-        raise Refused(400, f"normalize={word!r}; allowed: true, false", param="normalize")
-    return word == "true"
+async def _json(request: Request) -> bytes:
+    kind = _content_type(request)
+    if kind != "application/json":
+        raise Refused(415, f"content type {kind!r}; {request.url.path} reads application/json")
+    return await request.body()
 
 
 async def _images(request: Request) -> list[bytes]:
     """The encoded images of a form's `images` parts, or of a raw image body. Raises Refused."""
-    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    kind = _content_type(request)
     if kind == "multipart/form-data":
         return await _form_images(request)
     if not kind.startswith("image/"):
@@ -87,8 +113,5 @@ async def _form_images(request: Request) -> list[bytes]:
     return images
 
 
-def _npy(features: np.ndarray) -> bytes:
-    """(n, D) little-endian float32 in C order, as `numpy.load` reads it."""
-    out = io.BytesIO()
-    np.save(out, features.astype("<f4"), allow_pickle=False)
-    return out.getvalue()
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").split(";")[0].strip().lower()

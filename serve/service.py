@@ -1,29 +1,35 @@
-"""The server: `ZOO_MODEL=runs/NAME bentoml serve serve.service:Embeddings --host 127.0.0.1`.
+"""The server: `ZOO_MODEL=runs/NAME,OTHER bentoml serve serve.service:Embeddings --host 127.0.0.1`, or `zoo serve`.
 
-`POST /embed` is BentoML's own endpoint (JSON, base64 images), for `bentoml.SyncHTTPClient` and the OpenAPI page.
-`/v1/*` takes image files and gives npy too. Both share one engine. No torch is imported.
-A worker runs the model in one thread; `BENTOML_CONFIG_OPTIONS='services.Embeddings.workers=4'` starts four.
+`POST /embed` is BentoML's own endpoint (JSON, base64 images), for `bentoml.SyncHTTPClient`. `/v1/*` takes image files
+and JSON, and gives npy and npz too. All share one engine. No torch is imported.
+A worker runs its models in one thread; `zoo serve --workers 4` starts four.
 """
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")  # read once, when BentoML first reports usage
 
 import bentoml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from starlette.responses import JSONResponse
 
+from serve.answers import finished, plain
 from serve.engine import Engine
 from serve.guard import Guard
 from serve.limits import MAX_IMAGES, TIMEOUT
+from serve.log import start_log
+from serve.messages import ModelName
 from serve.refusal import Refused
-from serve.routes import answer, routes
-from serve.session import model_from_environment
+from serve.routes import routes
+from serve.search import Indexes, index_paths_from_environment
+from serve.session import Session, models_from_environment
+from serve.site import site
 from zoo.errors import ZooError
 
 engine = Engine()  # the mounted app needs it before BentoML makes a service; a worker's start-up fills it
+indexes = Indexes()
 
 
 class Images(bentoml.IODescriptor):
@@ -32,7 +38,8 @@ class Images(bentoml.IODescriptor):
     model_config = ConfigDict(extra="forbid")
 
     images: list[str] = Field(description=f"1 to {MAX_IMAGES} JPEG, PNG or WebP files, each as base64 text")
-    normalize: bool = Field(default=False, description="scale every embedding to unit L2 norm")
+    normalize: Annotated[StrictBool, Field(description="scale every embedding to unit L2 norm")] = False
+    model: ModelName = ""
 
 
 class Answer(BaseModel):
@@ -43,23 +50,31 @@ class Answer(BaseModel):
     embeddings: list[list[float]]
 
 
-@bentoml.service(traffic={"timeout": 2 * TIMEOUT})  # the guard's own deadline comes first
-@bentoml.asgi_app(routes(engine), path="/v1")
+@bentoml.service(
+    traffic={"timeout": 2 * TIMEOUT},  # the guard's own deadline comes first
+    metrics={"enabled": False},  # BentoML's have a series for every path that anybody ever asked for
+    logging={"access": {"enabled": False}},  # the guard's log has the request ids
+)
+@bentoml.asgi_app(site({"Images": Images, "Answer": Answer}), path="/")
+@bentoml.asgi_app(routes(engine, indexes), path="/v1")
 class Embeddings:
     """Embeddings of images."""
 
     @bentoml.on_deployment
     @staticmethod
-    def check_model() -> None:
+    def check_models() -> None:
         """Fail once, before any worker starts: a worker that fails is started again for ever."""
         try:
-            model_from_environment()
+            _open_indexes(Indexes(), models_from_environment())
         except ZooError as error:
             sys.exit(f"error: {error}")
 
     @bentoml.on_startup
     async def start(self) -> None:
-        await engine.start(model_from_environment())
+        start_log()
+        sessions = models_from_environment()
+        _open_indexes(indexes, sessions)
+        await engine.start(sessions)
 
     @bentoml.on_shutdown
     async def stop(self) -> None:
@@ -72,12 +87,17 @@ class Embeddings:
         return engine.alive
 
     @bentoml.api(input_spec=Images, output_spec=Answer)
-    async def embed(self, images: list[str], normalize: bool = False) -> Any:
+    async def embed(self, images: list[str], normalize: bool = False, model: str = "") -> Any:
         """Embeddings of base64 images, one row of `dim` numbers each, in the order of the images."""
         try:
-            return Answer(**answer(engine, await engine.embed(images, normalize=normalize)))
+            embedded = await engine.embed(images, model=model)
+            return Answer(**plain(finished(embedded, normalize=normalize, dimensions=None)))
         except Refused as refusal:  # BentoML would hide the reason and say 500
             return JSONResponse({"error": refusal.error}, refusal.status)
+
+
+def _open_indexes(where: Indexes, sessions: list[Session]) -> None:
+    where.start(index_paths_from_environment(), {session.name: session.weights_sha256 for session in sessions})
 
 
 # The decorators have made a Service of the class, which mypy cannot see.

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 import onnxruntime
+from safetensors.numpy import load_file
 
 from serve.limits import FORMATS
 from zoo.errors import CorruptFile, NoWeights, ZooError
@@ -15,6 +16,8 @@ from zoo.store import ONNX, locate, read_card
 
 FORMAT = "contrastive-zoo/1"  # of the metadata; a reader refuses others
 INPUT, OUTPUT = "pixels", "embedding"
+GOLDEN = "golden.safetensors"  # beside the weights: pixels and their embeddings, as they were when it was published
+GOLDEN_GAP = 1e-4  # largest difference over largest value; another machine sums in another order
 AGAIN = "Export it again: python -m serve.export"
 
 
@@ -57,10 +60,9 @@ class Session:
 def open_model(where: str) -> Session:
     """The session of a run folder, a kept name, or a path that ends in .onnx.
 
-    Raises UnknownName, NoWeights, CorruptFile; also when the folder's weights changed after the export.
+    Raises UnknownName, NoWeights, CorruptFile; also when the folder's weights changed after the export, or when the
+    embeddings differ from the golden ones that lie beside the weights.
     """
-    if not where:
-        raise ZooError("no model to serve. Set ZOO_MODEL to a run folder, a kept name or an .onnx file")
     if where.endswith(".onnx"):
         return Session(Path(where))
     folder = locate(where)
@@ -68,12 +70,42 @@ def open_model(where: str) -> Session:
     weights = read_card(folder).weights
     if weights is None or weights.sha256 != session.weights_sha256:
         raise CorruptFile(f"{session.path} was exported from other weights than {folder} holds. {AGAIN} {folder}")
+    if (folder / GOLDEN).is_file():
+        check_golden(session, folder / GOLDEN)
     return session
 
 
-def model_from_environment() -> Session:
-    """The session of the model that `$ZOO_MODEL` names; see `open_model`."""
-    return open_model(os.environ.get("ZOO_MODEL", ""))
+def check_golden(session: Session, path: Path) -> None:
+    """Embed a file's `inputs` (n, S, S, 3) uint8 and compare with its `embeddings` (n, D). Raises CorruptFile."""
+    try:
+        golden = load_file(path)
+        inputs, expected = golden["inputs"], golden["embeddings"].astype(np.float32)
+        found = session.embed_pixels(inputs)
+        gap = float(np.abs(found - expected).max() / np.abs(expected).max())
+    except Exception as error:  # safetensors and onnxruntime have their own words for a file that does not fit
+        raise CorruptFile(
+            f"{path}: not golden embeddings of {session.name} ({error}). Fetch the model again"
+        ) from error
+    if not gap <= GOLDEN_GAP:
+        raise CorruptFile(
+            f"{session.path} differs from the golden embeddings in {path} by {gap:.1e} of the largest value "
+            f"(allowed {GOLDEN_GAP:.0e}). {AGAIN}, or fetch the model again"
+        )
+
+
+def models_from_environment() -> list[Session]:
+    """The sessions of the models that `$ZOO_MODEL` names, separated by commas; see `open_model`."""
+    words = [word.strip() for word in os.environ.get("ZOO_MODEL", "").split(",") if word.strip()]
+    if not words:
+        raise ZooError(
+            "no model to serve. Set ZOO_MODEL to run folders, kept names or .onnx files, with commas between"
+        )
+    sessions = [open_model(word) for word in words]
+    names = [session.name for session in sessions]
+    for name in names:
+        if names.count(name) > 1:
+            raise ZooError(f"{name} was asked for {names.count(name)} times; every served model needs its own name")
+    return sessions
 
 
 def _options(threads: int) -> onnxruntime.SessionOptions:

@@ -1,13 +1,31 @@
 """A tiny real encoder, exported once for all tests of `serve`."""
 
-from collections.abc import Iterator
+import os
+import threading
+import time
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from serve_model import NAME, make_run
+import uvicorn
+from serve_http import free_port
+from serve_model import NAME, OTHER, make_run, png
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Mount
+from starlette.testclient import TestClient
 
+from serve.engine import Engine
 from serve.export import export
+from serve.guard import Guard
+from serve.index import build
+from serve.routes import routes
+from serve.search import Indexes
+from serve.session import Session
+from serve.site import site
 from zoo.encoder import Encoder, load_encoder
 
 
@@ -26,3 +44,68 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def torch_encoder(exported: Path) -> Encoder:
     """The torch encoder of `exported`: what every answer must equal."""
     return load_encoder(exported)
+
+
+@pytest.fixture(scope="session")
+def other_exported(exported: Path) -> Path:
+    """A second model: other weights, another name."""
+    folder = make_run(exported.with_name(OTHER), seed=1, name=OTHER)
+    export(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def other_encoder(other_exported: Path) -> Encoder:
+    return load_encoder(other_exported)
+
+
+@pytest.fixture(scope="session")
+def client(exported: Path, other_exported: Path) -> Iterator[TestClient]:
+    """The whole BentoML service in this process, with two models."""
+    os.environ["ZOO_MODEL"] = f"{exported},{other_exported}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # pathspec's, from BentoML's imports
+        from serve.service import Embeddings
+
+        app = Embeddings.to_asgi()  # type: ignore[attr-defined]
+    with TestClient(app=app) as client:
+        yield client
+    del os.environ["ZOO_MODEL"]
+
+
+@pytest.fixture(scope="session")
+def indexed(exported: Path) -> tuple[Path, Path]:
+    """A folder of five images in two folders, and the index of it."""
+    folder = exported.parent / "pictures"
+    for seed in range(5):
+        path = folder / ("ab"[seed % 2]) / f"{seed} 🙂.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(seed))
+    return folder, build(str(exported), folder, output=exported.parent / "pictures.index.npz")
+
+
+@pytest.fixture(scope="session")
+def live(exported: Path, other_exported: Path, indexed: tuple[Path, Path]) -> Iterator[str]:
+    """The URL of a server on loopback with two models and an index: all but BentoML's own endpoint."""
+    engine, indexes = Engine(), Indexes()
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        sessions = [Session(folder / "model.onnx") for folder in (exported, other_exported)]
+        indexes.start([indexed[1]], {session.name: session.weights_sha256 for session in sessions})
+        await engine.start(sessions)
+        yield
+        await engine.stop()
+
+    mounts = [Mount("/v1", routes(engine, indexes)), Mount("/", site({}))]
+    app = Starlette(routes=mounts, lifespan=lifespan, middleware=[Middleware(Guard)])
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, lifespan="on"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server died"
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()

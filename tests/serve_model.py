@@ -13,26 +13,27 @@ from zoo.card import Card
 from zoo.encoder import Encoder, new_encoder, save_encoder
 
 NAME = "simco-r20-digits"
+OTHER = "simclr-r20-digits"
 
 
-def make_run(folder: Path, *, seed: int) -> Path:
+def make_run(folder: Path, *, seed: int, name: str = NAME) -> Path:
     """A run folder with a random encoder whose BatchNorms are no identities: an export could lose them."""
     torch.manual_seed(seed)
-    encoder = new_encoder(NAME)
+    encoder = new_encoder(name)
     for module in encoder.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.normal_(module.bias, std=0.3)
             nn.init.normal_(module.running_mean, std=0.3)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
-    save_encoder(encoder, folder, card_of(encoder))
+    save_encoder(encoder, folder, card_of(encoder, name))
     return folder
 
 
-def card_of(encoder: Encoder) -> Card:
+def card_of(encoder: Encoder, name: str = NAME) -> Card:
     mean, std = (tuple(values.flatten().tolist()) for values in (encoder.mean, encoder.std))
     return Card(
-        name=NAME,
+        name=name,
         paper="Zhang et al. 2022",
         image_size=encoder.image_size,
         mean=mean,

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,6 +19,10 @@ def first_values(pixels: np.ndarray) -> np.ndarray:
     return pixels[:, 0, 0, :1].astype(np.float32)
 
 
+def new_batcher(run: Callable[[np.ndarray], np.ndarray], max_batch: int) -> Batcher:
+    return Batcher(run, max_batch=max_batch, thread=ThreadPoolExecutor(1), model="none")
+
+
 def test_every_request_gets_its_own_rows_in_its_own_order_in_few_full_batches() -> None:
     sizes = []
 
@@ -25,9 +31,9 @@ def test_every_request_gets_its_own_rows_in_its_own_order_in_few_full_batches() 
         return first_values(pixels)
 
     async def scenario() -> list[np.ndarray]:
-        batcher = Batcher(run, max_batch=8)
+        batcher = new_batcher(run, 8)
         answers = await asyncio.gather(*(batcher.embed([image(3 * n + k) for k in range(3)]) for n in range(20)))
-        await batcher.close()
+        batcher.close()
         return answers
 
     answers = asyncio.run(scenario())
@@ -37,7 +43,7 @@ def test_every_request_gets_its_own_rows_in_its_own_order_in_few_full_batches() 
 
 def test_a_lone_image_does_not_wait_for_others() -> None:
     async def scenario() -> np.ndarray:
-        batcher = Batcher(first_values, max_batch=8)
+        batcher = new_batcher(first_values, 8)
         async with asyncio.timeout(5):
             return await batcher.embed([image(7)])
 
@@ -51,7 +57,7 @@ def test_a_failed_run_is_told_to_those_in_it_and_the_next_one_works() -> None:
         return first_values(pixels)
 
     async def scenario() -> np.ndarray:
-        batcher = Batcher(run, max_batch=2)
+        batcher = new_batcher(run, 2)
         with pytest.raises(ArithmeticError, match="thirteen"):
             await batcher.embed([image(13), image(1)])
         assert batcher.alive
@@ -70,7 +76,7 @@ def test_a_cancelled_request_gives_up_its_places() -> None:
         return first_values(pixels)
 
     async def scenario() -> np.ndarray:
-        batcher = Batcher(run, max_batch=1)
+        batcher = new_batcher(run, 1)
         running = asyncio.create_task(batcher.embed([image(1)]))
         waiting = asyncio.create_task(batcher.embed([image(2), image(3)]))
         await asyncio.sleep(0.05)

@@ -1,22 +1,13 @@
 """serve/service.py and what it is made of: the answers equal the encoder's, and bad input is the sender's fault."""
 
 import asyncio
-import base64
-import http.client
 import io
 import json
 import os
 import re
-import signal
-import socket
-import struct
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -26,72 +17,24 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from serve_model import NAME, encode, gap, noise, pictures, png
+from serve_http import JSON, PNG, TOLERANCE, bomb, files, refused, text
+from serve_model import NAME, OTHER, encode, gap, noise, pictures, png
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from serve.engine import Engine
+from serve.engine import Embedded, Engine
 from serve.guard import Guard
 from serve.limits import MAX_BODY, MAX_IMAGE, MAX_QUEUE
 from serve.refusal import Refused
 from serve.routes import routes
+from serve.search import Indexes
 from serve.session import Session
 from zoo.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the 'model_fields' attribute on the instance")  # BentoML does
-PNG = {"content-type": "image/png"}
-JSON = {"content-type": "application/json"}
-TOLERANCE = 1e-5  # of float32 sums in another order, relative to the largest value
-
-
-@pytest.fixture(scope="module")
-def client(exported: Path) -> Iterator[TestClient]:
-    """The whole BentoML service in this process."""
-    os.environ["ZOO_MODEL"] = str(exported)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # pathspec's, from BentoML's imports
-        from serve.service import Embeddings
-
-        app = Embeddings.to_asgi()  # type: ignore[attr-defined]
-    with TestClient(app=app) as client:
-        yield client
-    del os.environ["ZOO_MODEL"]
-
-
-def text(content: bytes) -> str:
-    return base64.b64encode(content).decode()
-
-
-def files(*contents: bytes) -> list[tuple[str, tuple[str, bytes]]]:
-    return [("images", (f"{number} 🙂.png", content)) for number, content in enumerate(contents)]
-
-
-def refused(response: Any, status: int, code: str, *, index: int | None = None, says: str = "") -> dict[str, Any]:
-    """The error of a response, after every promise about its shape was checked."""
-    assert (response.status_code, response.headers["content-type"]) == (status, "application/json"), response.text
-    assert response.json().keys() == {"error"}
-    error = response.json()["error"]
-    assert error.keys() == {"code", "message", "param", "index", "request_id"}
-    assert (error["code"], error["index"]) == (code, index), error
-    assert says in error["message"]
-    assert "Traceback" not in error["message"]
-    assert error["request_id"] == response.headers["x-request-id"]
-    assert (response.headers.get("retry-after") == "1") == (status == 503)
-    return error
-
-
-def bomb(width: int, height: int) -> bytes:
-    """A PNG whose header promises width x height black pixels, a few bytes long."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(bytes(1000))), chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def test_a_form_of_every_kind_of_picture_equals_the_encoder(client: TestClient, torch_encoder: Encoder) -> None:
@@ -136,18 +79,44 @@ def test_normalize_gives_unit_rows_and_is_off_by_default(client: TestClient, tor
     response = client.post("/v1/embed?normalize=yes", content=png(), headers=PNG)
     assert refused(response, 400, "invalid_request")["param"] == "normalize"
     response = client.post("/v1/embed?normalise=true", content=png(), headers=PNG)
-    assert refused(response, 400, "invalid_request")["param"] == "normalise"
+    assert refused(response, 400, "invalid_request", says="allowed: model, normalize")["param"] == "normalise"
 
 
-def test_the_model_list_names_the_one_model(client: TestClient, exported: Path) -> None:
-    session = Session(exported / "model.onnx")
-    row = {"id": NAME, "object": "model", "dim": 64, "image_size": 8, "weights_sha256": session.weights_sha256}
-    assert client.get("/v1/models").json() == {"object": "list", "data": [row]}
-    assert client.get(f"/v1/models/{NAME}").json() == row
+def test_the_model_list_has_every_model(client: TestClient, exported: Path, other_exported: Path) -> None:
+    rows = []
+    for name, folder in ((NAME, exported), (OTHER, other_exported)):
+        sha256 = Session(folder / "model.onnx").weights_sha256
+        rows.append({"id": name, "object": "model", "dim": 64, "image_size": 8, "weights_sha256": sha256})
+    assert client.get("/v1/models").json() == {"object": "list", "data": rows}
+    assert client.get(f"/v1/models/{OTHER}").json() == rows[1]
     refused(client.get("/v1/models/модель"), 404, "model_not_found", says="модель")
-    refused(client.get("/v1/nothing"), 404, "not_found")
+    refused(client.get("/v1/nothing"), 404, "not_found", says="/docs")
     refused(client.get("/v1/embed"), 405, "method_not_allowed")
     refused(client.get("/embed"), 405, "method_not_allowed")
+
+
+def test_every_endpoint_answers_with_the_model_that_was_asked_for(
+    client: TestClient, torch_encoder: Encoder, other_encoder: Encoder
+) -> None:
+    for name, encoder in ((NAME, torch_encoder), (OTHER, other_encoder), ("", torch_encoder)):
+        expected = encoder.embed([png()])
+        answer = client.post(f"/v1/embed?model={name}", content=png(), headers=PNG).json()
+        assert gap(answer["embeddings"], expected) < TOLERANCE
+        assert answer["model"] == (name or NAME)
+        answer = client.post("/embed", json={"images": [text(png())], "model": name}).json()
+        assert gap(answer["embeddings"], expected) < TOLERANCE
+        answer = client.post("/v1/embeddings", json={"input": text(png()), "model": name}).json()
+        assert gap([row["embedding"] for row in answer["data"]], expected) < TOLERANCE
+
+
+def test_an_unknown_model_is_a_404_with_the_nearest_names(client: TestClient) -> None:
+    for response in (
+        client.post("/v1/embed?model=simco-r20-digit", content=png(), headers=PNG),
+        client.post("/embed", json={"images": [text(png())], "model": "simco-r20-digit"}),
+        client.post("/v1/embeddings", json={"input": text(png()), "model": "simco-r20-digit"}),
+        client.post("/v1/similarity", json={"a": text(png()), "b": [], "model": "simco-r20-digit"}),
+    ):
+        assert refused(response, 404, "model_not_found", says=f"nearest: {NAME}, {OTHER}")["param"] == "model"
 
 
 BAD_PICTURES: dict[str, tuple[bytes, int, str]] = {
@@ -278,33 +247,20 @@ def test_bad_requests_never_harm_their_neighbours(client: TestClient, torch_enco
 
 
 def test_a_full_queue_refuses_at_once_and_serves_again_when_it_is_empty(client: TestClient) -> None:
-    large = encode(Image.fromarray(noise(700, 700, 1).squeeze()), "PNG", compress_level=1)
+    large = encode(Image.fromarray(noise(300, 300, 1).squeeze()), "PNG", compress_level=1)
     start = time.monotonic()
 
     def ask(_: int) -> tuple[int, float]:
-        response = client.post("/v1/embed", files=files(*[large] * (MAX_QUEUE // 4)))
+        response = client.post("/v1/embed", files=files(*[large] * 32))
         if response.status_code == 503:
             refused(response, 503, "overloaded", says="Try again")
         return response.status_code, time.monotonic() - start
 
-    with ThreadPoolExecutor(12) as threads:
-        answers = list(threads.map(ask, range(12)))
+    with ThreadPoolExecutor(MAX_QUEUE // 32 + 8) as threads:
+        answers = list(threads.map(ask, range(MAX_QUEUE // 32 + 8)))
     assert {status for status, _ in answers} == {200, 503}
     assert max(t for status, t in answers if status == 503) < max(t for status, t in answers if status == 200)
     assert client.post("/v1/embed", files=files(*[png()] * 32)).status_code == 200
-
-
-def test_the_native_endpoint_is_documented_with_its_types(client: TestClient) -> None:
-    spec = client.get("/docs.json").json()
-    fields = spec["components"]["schemas"]["Images"]["properties"]
-    assert fields["images"]["items"] == {"type": "string"}
-    assert "base64" in fields["images"]["description"]
-    assert fields["normalize"]["default"] is False
-    assert "/embed" in spec["paths"]
-
-
-def test_the_documentation_page_may_load_nothing_from_elsewhere(client: TestClient) -> None:
-    assert client.get("/").headers["content-security-policy"].startswith("default-src 'self';")
 
 
 def test_usage_reports_are_off(client: TestClient) -> None:
@@ -320,12 +276,14 @@ def small_app(exported: Path) -> Callable[..., tuple[Starlette, Engine]]:
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> Any:
-            await engine.start(Session(exported / "model.onnx"))
+            await engine.start([Session(exported / "model.onnx")])
             yield
             await engine.stop()
 
         guard = Middleware(Guard, **options)
-        return Starlette(routes=[Mount("/v1", routes(engine))], lifespan=lifespan, middleware=[guard]), engine
+        return Starlette(
+            routes=[Mount("/v1", routes(engine, Indexes()))], lifespan=lifespan, middleware=[guard]
+        ), engine
 
     return make
 
@@ -345,10 +303,10 @@ def test_a_failure_inside_is_a_500_without_details_and_the_next_request_works(
 ) -> None:
     app, engine = small_app()
     with TestClient(app=app) as client:
-        session, engine.session = engine.session, None  # type: ignore[assignment]
+        sessions, engine.sessions = engine.sessions, {}
         error = refused(client.post("/v1/embed", content=png(), headers=PNG), 500, "internal")
         assert error["message"] == f"the server failed; its log has request {error['request_id']}"
-        engine.session = session
+        engine.sessions = sessions
         assert client.post("/v1/embed", content=png(), headers=PNG).status_code == 200
 
 
@@ -358,49 +316,20 @@ def test_an_engine_is_ready_after_its_warm_up_and_not_after_its_end(exported: Pa
     assert not engine.alive
 
     async def scenario() -> np.ndarray:
-        await engine.start(Session(exported / "model.onnx"))
+        await engine.start([Session(exported / "model.onnx")])
         assert engine.ready
         assert engine.alive
-        requests = [engine.embed([png()] * 32, normalize=False) for _ in range(3)]
+        requests = [engine.embed([png()] * 32) for _ in range(MAX_QUEUE // 32 + 1)]
         *served, late = await asyncio.gather(*requests, return_exceptions=True)
-        assert [rows.shape for rows in served if isinstance(rows, np.ndarray)] == [(32, 64)] * 2
+        assert [each.rows.shape for each in served if isinstance(each, Embedded)] == [(32, 64)] * (MAX_QUEUE // 32)
         assert isinstance(late, Refused)
-        rows = await engine.embed([png(), text(png(1))], normalize=True)
+        rows = (await engine.embed([png(), text(png(1))])).rows
         await engine.stop()
         return rows
 
-    assert gap(asyncio.run(scenario()), torch_encoder.embed([png(), png(1)], normalize=True)) < TOLERANCE
+    assert gap(asyncio.run(scenario()), torch_encoder.embed([png(), png(1)])) < TOLERANCE
     assert not engine.ready
     assert not engine.alive
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def serve(model: str, port: int, home: Path, log: Any) -> "subprocess.Popen[bytes]":
-    bentoml = Path(sys.executable).with_name("bentoml")
-    command = [bentoml, "serve", "serve.service:Embeddings", "--host", "127.0.0.1", "--port", str(port)]
-    return subprocess.Popen(
-        command,
-        cwd=Path(__file__).parents[1],
-        env=os.environ | {"ZOO_MODEL": model, "BENTOML_HOME": str(home)},
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-
-def wait_until_ready(url: str) -> None:
-    for _ in range(300):
-        try:
-            with urllib.request.urlopen(f"{url}/readyz", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-    raise AssertionError("the server did not become ready within 30 seconds")
 
 
 def ask_with_bentoml(url: str, **fields: Any) -> Any:
@@ -413,47 +342,3 @@ def ask_with_bentoml(url: str, **fields: Any) -> Any:
     command = [sys.executable, "-c", program, url]
     done = subprocess.run(command, input=json.dumps(fields), stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     return json.loads(done.stdout)
-
-
-def test_a_real_server_answers_and_ends_on_sigterm(exported: Path, torch_encoder: Encoder, tmp_path: Path) -> None:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with (tmp_path / "log").open("wb") as log:
-        server = serve(str(exported), port, tmp_path, log)
-    try:
-        wait_until_ready(url)
-        request = urllib.request.Request(f"{url}/v1/embed", png(), PNG)
-        with urllib.request.urlopen(request, timeout=20) as response:
-            assert gap(json.load(response)["embeddings"], torch_encoder.embed([png()])) < TOLERANCE
-        answer = ask_with_bentoml(url, images=[text(png()), text(png(1))], normalize=True)
-        assert gap(answer["embeddings"], torch_encoder.embed([png(), png(1)], normalize=True)) < TOLERANCE
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.putrequest("POST", "/v1/embed")  # announces too much, sends nothing
-        connection.putheader("content-type", "image/png")
-        connection.putheader("content-length", str(MAX_BODY + 1))
-        connection.endheaders()
-        reply = connection.getresponse()
-        assert (reply.status, json.load(reply)["error"]["code"]) == (413, "too_large")
-        connection.close()
-        with urllib.request.urlopen(f"{url}/metrics", timeout=20) as response:
-            assert b'endpoint="/v1/embed",http_response_code="200"' in response.read()
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(timeout=20) == 0, (tmp_path / "log").read_text()
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), timeout=5)
-    finally:
-        if server.poll() is None:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
-
-
-def test_a_server_without_its_model_says_so_once_and_ends(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("wb") as log:
-        server = serve(str(tmp_path / "runs"), free_port(), tmp_path, log)
-    try:
-        assert server.wait(timeout=30) == 1
-    finally:
-        if server.poll() is None:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
-    assert re.fullmatch(r"error: .*runs: .*\n", (tmp_path / "log").read_text())

@@ -1,5 +1,6 @@
 """serve/session.py: an ONNX file as a function of images, found by name, refused when it is not what it says."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +9,10 @@ import numpy as np
 import onnx
 import pytest
 from PIL import Image
-from serve_model import NAME, encode, gap, make_run, noise, pictures
+from safetensors.numpy import save_file
+from serve_model import NAME, OTHER, encode, gap, make_run, noise, pictures
 
-from serve.session import Session, model_from_environment, open_model
+from serve.session import Session, models_from_environment, open_model
 from zoo.encoder import Encoder
 from zoo.errors import BadImage, CorruptFile, ImageFormatNotAllowed, ImageTooLarge, NoWeights, UnknownName, ZooError
 from zoo.store import keep
@@ -101,15 +103,15 @@ def test_a_model_is_found_by_folder_by_file_and_by_name(
     keep(exported)
     for where in (str(exported), str(exported / "model.onnx"), NAME):
         monkeypatch.setenv("ZOO_MODEL", where)
-        assert model_from_environment().name == NAME
-    assert model_from_environment().path.is_relative_to(tmp_path)
+        assert [session.name for session in models_from_environment()] == [NAME]
+    assert models_from_environment()[0].path.is_relative_to(tmp_path)
 
 
 def test_what_cannot_be_found_is_told_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOO_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("ZOO_MODEL", raising=False)
     with pytest.raises(ZooError, match="Set ZOO_MODEL"):
-        model_from_environment()
+        models_from_environment()
     with pytest.raises(UnknownName):
         open_model("simco-r20")
     with pytest.raises(NoWeights, match=r"python -m serve\.export"):
@@ -123,11 +125,55 @@ def test_an_onnx_file_of_earlier_weights_is_refused(exported: Path, tmp_path: Pa
         open_model(str(folder))
 
 
+def with_golden(exported: Path, folder: Path, encoder: Encoder, **changes: np.ndarray) -> Path:
+    """A copy of the run folder with eight golden embeddings, or with `changes` in their place."""
+    shutil.copytree(exported, folder)
+    inputs = np.stack([noise(8, 8, 3, seed=seed) for seed in range(8)])
+    save_file({"inputs": inputs, "embeddings": encoder.embed_pixels(inputs)} | changes, folder / "golden.safetensors")
+    return folder
+
+
+def test_golden_embeddings_are_verified(exported: Path, torch_encoder: Encoder, tmp_path: Path) -> None:
+    assert open_model(str(with_golden(exported, tmp_path / "a", torch_encoder))).name == NAME
+    embeddings = torch_encoder.embed_pixels(np.stack([noise(8, 8, 3, seed=seed) for seed in range(8)]))
+    embeddings[5, 7] += 1e-3 * np.abs(embeddings).max()
+    with pytest.raises(CorruptFile, match=r"differs from the golden embeddings .* by 1\.0e-03"):
+        open_model(str(with_golden(exported, tmp_path / "b", torch_encoder, embeddings=embeddings)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": np.zeros((8, 9, 9, 3), np.uint8)},
+        {"embeddings": np.zeros((7, 64), np.float32)},
+        {"embeddings": np.full((8, 64), np.nan, np.float32)},
+    ],
+)
+def test_golden_embeddings_that_do_not_fit_are_corrupt(
+    exported: Path, torch_encoder: Encoder, tmp_path: Path, changes: dict[str, np.ndarray]
+) -> None:
+    with pytest.raises(CorruptFile, match="golden"):
+        open_model(str(with_golden(exported, tmp_path / "a", torch_encoder, **changes)))
+    (tmp_path / "a" / "golden.safetensors").write_bytes(b"damaged")
+    with pytest.raises(CorruptFile, match="not golden embeddings"):
+        open_model(str(tmp_path / "a"))
+
+
+def test_several_models_have_names_of_their_own(
+    exported: Path, other_exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOO_MODEL", f"{exported}, {other_exported},")
+    assert [session.name for session in models_from_environment()] == [NAME, OTHER]
+    monkeypatch.setenv("ZOO_MODEL", f"{exported},{exported}")
+    with pytest.raises(ZooError, match="2 times"):
+        models_from_environment()
+
+
 def test_the_server_imports_no_torch(exported: Path) -> None:
     program = (
         "import sys, asyncio, serve.service as s, serve.session as t\n"
-        f"asyncio.run(s.engine.start(t.open_model({str(exported)!r})))\n"
-        "heavy = {'torch', 'timm', 'onnx', 'onnxscript', 'safetensors', 'sklearn', 'datasets'} & sys.modules.keys()\n"
+        f"asyncio.run(s.engine.start([t.open_model({str(exported)!r})]))\n"
+        "heavy = {'torch', 'timm', 'onnx', 'onnxscript', 'sklearn', 'datasets'} & sys.modules.keys()\n"
         "assert s.engine.ready and not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[1], timeout=60)

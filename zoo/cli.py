@@ -1,6 +1,7 @@
-"""The `zoo` command: list, info, embed, keep."""
+"""The `zoo` command: list, info, embed, keep, serve, index."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -112,10 +113,19 @@ def keep_run(run: Annotated[Path, tyro.conf.Positional], force: bool = False) ->
     print(keep(run, force=force))
 
 
+PROGRAMS = {"serve": "serve.launch", "index": "serve.index"}  # of a layer above: `zoo serve -h` is theirs to answer
+
+
 def main() -> None:
     """Entry point; errors meant for the user are one line, without a traceback."""
+    if sys.argv[1:2] and sys.argv[1] in PROGRAMS:
+        os.execv(sys.executable, [sys.executable, "-m", PROGRAMS[sys.argv[1]], *sys.argv[2:]])
     commands: dict[str, Callable[..., Any]] = {"list": list_models, "info": info, "embed": embed, "keep": keep_run}
     try:
         tyro.extras.subcommand_cli_from_dict(commands, prog="zoo", description=__doc__)
     except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+# The server without torch. Models are mounted, not built in:
+#   docker build -t contrastive-zoo .
+#   docker run --read-only --tmpfs /tmp -p 127.0.0.1:3000:3000 -e ZOO_API_KEY -v ./runs:/runs:ro contrastive-zoo /runs/simco-r20-digits
+FROM python:3.11-slim
+WORKDIR /app
+COPY pyproject.toml README.md LICENSE ./
+COPY zoo zoo
+COPY serve serve
+COPY eval eval
+COPY train train
+RUN pip install --no-cache-dir ".[index]" && useradd --uid 10001 --no-create-home zoo && rm -rf /app/*
+USER 10001
+ENV PYTHONUNBUFFERED=1 BENTOML_HOME=/tmp/bentoml ZOO_HOME=/tmp/zoo BENTOML_DO_NOT_TRACK=True
+WORKDIR /tmp
+EXPOSE 3000
+HEALTHCHECK --interval=10s --start-period=30s CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:3000/readyz', timeout=5)"]
+ENTRYPOINT ["zoo", "serve", "--host", "0.0.0.0"]

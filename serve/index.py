@@ -1,0 +1,114 @@
+"""`zoo index NAME FOLDER`: the embeddings of a folder's images in one file, brought up to date when run again."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from serve.limits import MAX_BATCH, MAX_IMAGE
+from serve.search import SUFFIX, Entry, Facts, read_index, write_index
+from serve.session import Session, open_model
+from zoo.embedding import unit_rows
+from zoo.errors import BadData, BadImage, ZooError
+from zoo.files import locked, zoo_home
+
+IMAGES = {".png", ".jpg", ".jpeg", ".webp"}
+
+
+def build(
+    model: tyro.conf.Positional[str],
+    folder: tyro.conf.Positional[Path],
+    *,
+    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+) -> Path:
+    """Embed the images below a folder for POST /v1/search; a second run embeds only what is new or changed.
+
+    A server that has the file open answers from the new one as soon as it is whole.
+
+    Args:
+        model: a kept model's name, a run folder or an .onnx file.
+        folder: searched through all its folders for JPEG, PNG and WebP files.
+        output: the file to write, ending in .index.npz; by default in $ZOO_HOME/indexes, named after the folder.
+    """
+    path = output or zoo_home() / "indexes" / f"{folder.resolve().name}{SUFFIX}"
+    if not path.name.endswith(SUFFIX):
+        raise ZooError(f"-o {path}: the name of an index ends in {SUFFIX}")
+    session, entries = open_model(model), entries_below(folder)
+    with locked(path.parent / ".building"):  # two builds at once would both embed everything
+        known = known_vectors(path, session)
+        vectors, reasons = embed_new(session, folder, [entry for entry in entries if entry not in known])
+        good = [entry for entry in entries if entry in known or entry in vectors]
+        rows = [known[entry] if entry in known else vectors[entry] for entry in good]
+        facts = Facts(
+            model=session.name, weights_sha256=session.weights_sha256, dim=session.dim, folder=str(folder), entries=good
+        )
+        write_index(path, facts, np.array(rows, np.float32).reshape(-1, session.dim))
+    for reason in reasons:
+        print(f"left out: {reason}", file=sys.stderr)
+    print(f"{path}: {len(good)} images, {len(vectors)} of them new, {len(reasons)} left out")
+    return path
+
+
+def entries_below(folder: Path) -> list[Entry]:
+    """Every image file below a folder, in the order of their paths. Raises BadData if there is none."""
+    if not folder.is_dir():
+        raise BadData(f"{folder}: no such folder")
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES and path.is_file())
+    if not paths:
+        raise BadData(f"{folder}: no image file ({', '.join(sorted(IMAGES))})")
+    return [
+        Entry(path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns)
+        for path, stat in ((path, path.stat()) for path in paths)
+    ]
+
+
+def known_vectors(path: Path, session: Session) -> dict[Entry, np.ndarray]:
+    """The unit vectors (D,) of an earlier file, if it is of the same weights."""
+    if not path.exists():
+        return {}
+    facts, vectors = read_index(path)
+    same = (facts.model, facts.weights_sha256) == (session.name, session.weights_sha256)
+    return dict(zip(facts.entries, vectors, strict=True)) if same else {}
+
+
+def embed_new(session: Session, folder: Path, entries: list[Entry]) -> tuple[dict[Entry, np.ndarray], list[str]]:
+    """Unit vectors (D,) of image files, and why others have none."""
+    vectors: dict[Entry, np.ndarray] = {}
+    reasons: list[str] = []
+    for batch in _decoded(session, folder, entries, reasons):
+        rows = unit_rows(session.embed_pixels(np.stack([pixels for _, pixels in batch])))
+        vectors |= {entry: row for (entry, _), row in zip(batch, rows, strict=True)}
+    return vectors, reasons
+
+
+def _decoded(
+    session: Session, folder: Path, entries: list[Entry], reasons: list[str]
+) -> Iterator[list[tuple[Entry, np.ndarray]]]:
+    """Batches of entries with their pixels (S, S, 3) uint8; what cannot be read goes to `reasons`."""
+    batch = []
+    for entry in entries:
+        try:
+            if entry.size > MAX_IMAGE:
+                raise BadImage(f"larger than {MAX_IMAGE:,} bytes")
+            batch.append((entry, session.preprocess((folder / entry.path).read_bytes())))
+        except (BadImage, OSError) as error:
+            reasons.append(f"{folder / entry.path}: {error}")
+        if len(batch) == MAX_BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def main() -> None:
+    try:
+        tyro.cli(build, prog="zoo index")
+    except (ZooError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""`python -m serve.launch NAME...`, which `zoo serve` starts: BentoML's server with safe defaults.
+
+It listens on this machine alone, sends nothing to anybody, and gives each worker one thread for its models.
+"""
+
+import ipaddress
+import os
+import sys
+from pathlib import Path
+
+import tyro
+
+from zoo.errors import ZooError
+
+LOOPBACK = "127.0.0.1"
+
+
+def launch(
+    models: tyro.conf.Positional[tuple[str, ...]],
+    *,
+    index: tuple[str, ...] = (),
+    host: str = LOOPBACK,
+    port: int = 3000,
+    workers: int = 1,
+) -> None:
+    """Serve models over HTTP until SIGTERM or Ctrl-C; requests in flight are then answered first.
+
+    Args:
+        models: names of kept models, run folders or .onnx files; the first answers requests that name none.
+        index: files that `zoo index` wrote, for POST /v1/search.
+        host: IP address to listen on; any but loopback needs ZOO_API_KEY in the environment.
+        port: TCP port.
+        workers: processes; each has its own copy of the models and computes in one thread.
+    """
+    check(models, host=host, workers=workers, keys=os.environ.get("ZOO_API_KEY", ""))
+    os.environ.update(environment(models, index, workers=workers))
+    command = [
+        sys.executable,
+        "-m",
+        "bentoml",
+        "serve",
+        "serve.service:Embeddings",
+        "--host",
+        host,
+        "--port",
+        str(port),
+    ]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)
+
+
+def check(models: tuple[str, ...], *, host: str, workers: int, keys: str) -> None:
+    """Raises ZooError for what must not be served so."""
+    if not models:
+        raise ZooError("no model to serve; name one: zoo serve simco-r20-digits. `zoo list` shows all")
+    for model in models:
+        if "," in model:
+            raise ZooError(f"{model!r}: names are separated by spaces here, and a path has no comma")
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError as error:
+        raise ZooError(
+            f"--host {host!r} is not an IP address; 127.0.0.1 is this machine, 0.0.0.0 all its networks"
+        ) from error
+    if not loopback and not keys.strip(" ,"):
+        raise ZooError(
+            f"--host {host} opens the server to others, which needs a key: "
+            "export ZOO_API_KEY=$(python -c 'import secrets; print(secrets.token_urlsafe())')"
+        )
+    if workers < 1:
+        raise ZooError(f"--workers {workers}; at least 1")
+
+
+def environment(models: tuple[str, ...], index: tuple[str, ...], *, workers: int) -> dict[str, str]:
+    """What the server and its workers read."""
+    return {
+        "ZOO_MODEL": ",".join(models),
+        "ZOO_INDEX": ",".join(str(Path(path).resolve()) for path in index),
+        "BENTOML_DO_NOT_TRACK": "True",
+        "BENTOML_CONFIG_OPTIONS": f"services.Embeddings.workers={workers}",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def main() -> None:
+    try:
+        tyro.cli(launch, prog="zoo serve")
+    except ZooError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

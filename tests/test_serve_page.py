@@ -1,0 +1,107 @@
+"""The page at /, in a real browser: what it shows is what the model says, by mouse, keyboard and screen reader."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, Page, opened
+from serve_model import NAME, OTHER, png
+
+from zoo.encoder import Encoder
+
+pytest_plugins = ["serve_fixtures"]
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # httpx-ws leaves its socket to the garbage collector
+]
+DONE = "document.getElementById('status').textContent.includes('compared')"
+IN_INDEX = "[...document.querySelectorAll('#nearest li')].every((li) => li.innerText.includes('in pictures:'))"
+
+
+@pytest.fixture(scope="module")
+def page(live: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with opened(f"{live}/", tmp_path_factory.mktemp("browser") / "profile") as page:
+        page.wait_for("document.readyState === 'complete' && document.getElementById('model').value")
+        yield page
+
+
+@pytest.fixture
+def compared(page: Page, tmp_path: Path) -> list[bytes]:
+    """Three pictures and a broken one, chosen on the page and answered."""
+    contents = [png(seed) for seed in range(3)]
+    paths = [tmp_path / f"picture {number}.png" for number in range(4)]
+    for path, content in zip(paths, [*contents, b"no picture"], strict=True):
+        path.write_bytes(content)
+    page.run("document.getElementById('clear').click()")
+    page.choose_files("#files", paths)
+    page.wait_for(DONE)
+    return contents
+
+
+def shown(page: Page) -> np.ndarray:
+    """The similarity matrix as it stands on the page."""
+    numbers = "(tr) => [...tr.querySelectorAll('td')].map((td) => +td.textContent)"
+    return np.array(page.run(f"[...document.querySelectorAll('tbody tr')].map({numbers})"))
+
+
+def test_the_matrix_is_the_cosine_and_a_bad_image_is_named(
+    page: Page, compared: list[bytes], torch_encoder: Encoder, other_encoder: Encoder
+) -> None:
+    for name, encoder in ((NAME, torch_encoder), (OTHER, other_encoder)):
+        page.run(f"document.getElementById('model').value = '{name}'")
+        page.run("document.getElementById('model').dispatchEvent(new Event('change'))")
+        page.wait_for(f"document.getElementById('status').textContent.includes('compared by {name}')")
+        units = encoder.embed(compared, normalize=True)
+        assert np.abs(shown(page) - units @ units.T).max() < 6e-4  # three digits are shown
+    assert page.run("document.getElementById('errors').textContent").startswith("picture 3.png: ")
+    assert "1 left out" in page.run("document.getElementById('status').textContent")
+
+
+def test_the_nearest_stand_first_among_the_images_and_in_the_index(
+    page: Page, compared: list[bytes], torch_encoder: Encoder
+) -> None:
+    page.wait_for(f"document.getElementById('model').value === '{OTHER}' || {IN_INDEX}")
+    page.run(f"document.getElementById('model').value = '{NAME}'")
+    page.run("document.getElementById('model').dispatchEvent(new Event('change'))")
+    page.wait_for(f"{DONE} && {IN_INDEX}")
+    units = torch_encoder.embed(compared, normalize=True)
+    for number in range(3):
+        order = [each for each in np.argsort(-(units @ units[number])) if each != number]
+        among, found = page.run(f"document.querySelectorAll('#nearest li')[{number}].innerText").split("in pictures: ")
+        assert [among.index(f"picture {each}.png (") for each in order] == sorted(
+            among.index(f"picture {each}.png (") for each in order
+        )
+        assert found.startswith(f"{'ab'[number % 2]}/{number} 🙂.png (1.000)")
+
+
+def test_everything_can_be_reached_and_done_by_keyboard(page: Page, compared: list[bytes]) -> None:
+    page.run("document.activeElement.blur()")
+    seen = []
+    for _ in range(8):
+        page.press("Tab")
+        seen.append(page.run("document.activeElement.id || document.activeElement.tagName"))
+        if seen[-1] == "clear":
+            page.press("Enter")
+    assert [name for name in seen if name != "BODY"][:6] == ["A", "model", "key", "files", "clear", "matrix"]
+    assert page.run("document.getElementById('status').textContent") == "No images yet."
+    assert page.run("document.querySelectorAll('table').length") == 0
+
+
+def test_a_screen_reader_is_told_names_headers_and_changes(page: Page, compared: list[bytes]) -> None:
+    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    named = {(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]}
+    roles = {role for role, _ in named}
+    assert {"main", "status", "alert", "table", "columnheader", "rowheader"} <= roles
+    assert ("combobox", "Model") in named
+    assert ("button", "Remove all") in named
+    assert ("rowheader", "picture 1.png") in {(role, name.strip()) for role, name in named}
+    for role in ("button", "combobox", "link", "textbox", "heading", "region"):
+        assert all(name for kind, name in named if kind == role), f"a {role} without a name"
+
+
+def test_the_page_asks_nobody_else_and_breaks_no_policy(page: Page, compared: list[bytes], live: str) -> None:
+    urls = [each["params"]["request"]["url"] for each in page.events if each["method"] == "Network.requestWillBeSent"]
+    assert f"{live}/page.js" in urls
+    assert all(url.startswith((live, "blob:", "about:")) for url in urls), urls
+    assert not [each for each in page.events if each["method"] in ("Runtime.exceptionThrown", "Log.entryAdded")]

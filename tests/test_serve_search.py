@@ -1,0 +1,174 @@
+"""serve/index.py, serve/search.py and serve/client.py: a folder indexed, searched, brought up to date while served."""
+
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serve_http import TOLERANCE
+from serve_model import NAME, OTHER, gap, png
+
+from serve.client import Client, ServerRefused
+from serve.index import build
+from serve.search import Index, Indexes, read_index
+from zoo.encoder import Encoder
+from zoo.errors import BadData, CorruptFile, NoWeights, ZooError
+
+pytest_plugins = ["serve_fixtures"]
+
+
+@pytest.fixture
+def folder(indexed: tuple[Path, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(indexed[0], tmp_path / "pictures"))
+
+
+def test_an_index_holds_the_encoders_unit_rows_in_the_order_of_the_paths(
+    indexed: tuple[Path, Path], torch_encoder: Encoder
+) -> None:
+    facts, vectors = read_index(indexed[1])
+    paths = ["a/0 🙂.png", "a/2 🙂.png", "a/4 🙂.png", "b/1 🙂.png", "b/3 🙂.png"]
+    assert [entry.path for entry in facts.entries] == paths
+    expected = torch_encoder.embed([indexed[0] / path for path in paths], normalize=True)
+    assert gap(vectors, expected) < TOLERANCE
+
+
+def test_the_nearest_images_come_first_with_their_cosines(
+    live: str, indexed: tuple[Path, Path], torch_encoder: Encoder
+) -> None:
+    rows = torch_encoder.embed([png(seed) for seed in (0, 2, 4, 1, 3)], normalize=True)
+    names = ["a/0 🙂.png", "a/2 🙂.png", "a/4 🙂.png", "b/1 🙂.png", "b/3 🙂.png"]
+    with Client(live) as client:
+        for query in (1, 4):
+            found = client.search(indexed[0] / "ab"[query % 2] / f"{query} 🙂.png", k=3)
+            cosines = rows @ torch_encoder.embed([png(query)], normalize=True)[0]
+            order = np.argsort(-cosines)[:3]
+            assert [row.path for row in found] == [names[place] for place in order]
+            assert np.abs([row.similarity for row in found] - cosines[order]).max() < TOLERANCE
+            assert found[0].similarity == pytest.approx(1)
+        assert len(client.search(png(9), k=100)) == 5
+
+
+def test_a_second_run_embeds_only_what_changed(
+    exported: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = build(str(exported), folder)
+    assert "5 images, 5 of them new, 0 left out" in capsys.readouterr().out
+    first = read_index(path)[1]
+    (folder / "a" / "0 🙂.png").write_bytes(png(50))
+    (folder / "a" / "2 🙂.png").unlink()
+    (folder / "new.png").write_bytes(png(51))
+    (folder / "cut.png").write_bytes(png(height=90)[:-500])
+    build(str(exported), folder)
+    said = capsys.readouterr()
+    assert "5 images, 2 of them new, 1 left out" in said.out
+    assert "cut.png" in said.err
+    facts, vectors = read_index(path)
+    assert [entry.path for entry in facts.entries] == [
+        "a/0 🙂.png",
+        "a/4 🙂.png",
+        "b/1 🙂.png",
+        "b/3 🙂.png",
+        "new.png",
+    ]
+    assert np.array_equal(vectors[1:4], first[2:])
+    assert not np.array_equal(vectors[0], first[0])
+
+
+def test_vectors_of_another_model_are_not_used_again(
+    exported: Path, other_exported: Path, folder: Path, other_encoder: Encoder
+) -> None:
+    path = build(str(exported), folder)
+    build(str(other_exported), folder)
+    facts, vectors = read_index(path)
+    assert facts.model == OTHER
+    assert gap(vectors[:1], other_encoder.embed([png(0)], normalize=True)) < TOLERANCE
+
+
+def test_a_rebuilt_index_is_served_at_once_and_a_damaged_one_does_no_harm(exported: Path, folder: Path) -> None:
+    path = build(str(exported), folder)
+    indexes = Indexes()
+    indexes.start([path], {NAME: read_index(path)[0].weights_sha256})
+    before = indexes.get()
+    assert indexes.get() is before
+    (folder / "new.png").write_bytes(png(51))
+    build(str(exported), folder)
+    assert [len(before), len(indexes.get())] == [5, 6]
+    path.write_bytes(b"damaged")
+    assert len(indexes.get()) == 6
+    path.unlink()
+    assert len(indexes.get()) == 6
+    (folder / "new.png").unlink()
+    build(str(exported), folder)
+    assert len(indexes.get()) == 5
+
+
+def test_an_index_of_a_model_that_is_not_served_is_refused(indexed: tuple[Path, Path]) -> None:
+    with pytest.raises(ZooError, match="was made with simco-r20-digits"):
+        Indexes().start([indexed[1]], {OTHER: "0" * 64, NAME: "1" * 64})
+
+
+def test_what_is_no_index_is_told_clearly(indexed: tuple[Path, Path], exported: Path, tmp_path: Path) -> None:
+    with pytest.raises(NoWeights, match="zoo index"):
+        Index(tmp_path / "a.index.npz")
+    for content in (b"", b"no zip", indexed[1].read_bytes()[:-200]):
+        (tmp_path / "a.index.npz").write_bytes(content)
+        with pytest.raises(CorruptFile, match="Make it again"):
+            Index(tmp_path / "a.index.npz")
+    with pytest.raises(BadData, match="no image file"):
+        build(str(exported), tmp_path)
+    with pytest.raises(ZooError, match=r"ends in \.index\.npz"):
+        build(str(exported), indexed[0], output=tmp_path / "a.npz")
+
+
+def test_the_client_gets_any_number_of_embeddings_in_their_order(
+    live: str, torch_encoder: Encoder, other_encoder: Encoder, tmp_path: Path
+) -> None:
+    contents = [png(seed) for seed in range(19)]
+    (tmp_path / "7.png").write_bytes(contents[7])
+    pictures = [*contents[:7], tmp_path / "7.png", *contents[8:]]
+    with Client(live) as client:
+        assert [row["id"] for row in client.models()] == [NAME, OTHER]
+        assert gap(client.embed(pictures), torch_encoder.embed(contents)) < TOLERANCE
+        found = client.embed(pictures, model=OTHER, normalize=True)
+        assert gap(found, other_encoder.embed(contents, normalize=True)) < TOLERANCE
+        assert client.embed(pictures, dimensions=3).shape == (19, 3)
+        units = torch_encoder.embed(contents[:3], normalize=True)
+        assert np.abs(client.similarity(contents[0], contents[1:3]) - units[1:] @ units[0]).max() < TOLERANCE
+        pictures[17] = b"no picture"
+        with pytest.raises(ServerRefused, match="415") as caught:
+            client.embed(pictures)
+        assert (caught.value.index, caught.value.code) == (17, "unsupported_media_type")
+
+
+class _Busy(BaseHTTPRequestHandler):
+    """A server that is busy twice, then answers with its models."""
+
+    seen = 0
+
+    def do_GET(self) -> None:
+        type(self).seen += 1
+        status, body = (503, b"<html>busy</html>") if self.seen < 3 else (200, b'{"data": [{"id": "x"}]}')
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_busy_server_is_asked_again_and_an_absent_one_is_named() -> None:
+    with HTTPServer(("127.0.0.1", 0), _Busy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with Client(url, retries=1) as client, pytest.raises(ServerRefused, match="503"):
+            client.models()
+        _Busy.seen = 0
+        with Client(url) as client:
+            assert client.models() == [{"id": "x"}]
+        server.shutdown()
+        thread.join()
+    with Client(url, retries=1) as client, pytest.raises(ZooError, match="zoo serve"):
+        client.models()
