@@ -48,6 +48,10 @@ DATASETS: dict[str, Dataset] = {
     ),
     # scikit-learn's 1,797 handwritten digits, 8x8 grey repeated to RGB: the first 80 % train, the rest test
     "digits": Dataset("", 10, 8, (0.3055,) * 3, (0.3754,) * 3, "BSD-3-Clause"),
+    # 2,800 aerial scenes (Zou et al. 2015), brought to 64 px
+    "rsscn7": Dataset("", 7, 64, (0.3731, 0.3837, 0.3439), (0.1847, 0.1666, 0.1714), "research use"),
+    # 2,062 photos of hands that sign the digits 0 to 9, brought to 64 px
+    "signdigits": Dataset("", 10, 64, (0.6747, 0.6457, 0.6163), (0.1429, 0.1588, 0.1856), "Apache-2.0"),
 }
 
 
@@ -99,8 +103,10 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
         raise BadData(f"{name} has images of {row.image_size} px; only up to {LARGEST_CACHED} px are supported so far")
     if data is not None and not Path(data).exists():
         raise FileNotFoundError(f"{data}: no such folder or archive; --data takes what open_split's docstring lists")
-    if data is None and not row.hub:
+    if data is None and name == "digits":
         return _digits(row, split)
+    if data is None and not row.hub:
+        raise BadData(f"{name} is not on the Hub; pass the folder or archive that holds it as data")
     source = _unpacked(Path(data)) if data is not None else None
     stamp = json.dumps([CACHE_FORMAT, name, split, asdict(row), str(source), _state_of(source)])
     caches = zoo_home() / "cache" / "pixels" / f"{name}-{split}"
