@@ -16,7 +16,7 @@ from zoo.files import write_bytes
 
 
 class Results:
-    """`rows/` one file for each encoder, data set and protocol; `predictions/`; `results.{json,csv,md}`.
+    """`rows/` one file for each encoder, data set and protocol; `predictions/`; `plots/`; `results.{json,csv,md}`.
 
     Without a folder nothing is kept.
     """
@@ -35,13 +35,37 @@ class Results:
         write_bytes(path, json.dumps(rows, indent=1, allow_nan=False).encode())
         return rows
 
+    def once_file(self, name: str, make: Callable[[], bytes]) -> None:
+        """Write the file `name` of the folder, unless an earlier run has."""
+        if self.folder is not None and not (self.folder / name).is_file():
+            write_bytes(self.folder / name, make())
+
     def keep_predictions(self, row: Row, predicted: np.ndarray, labels: np.ndarray) -> None:
         """The classes (n_test,) predicted and true, for `eval.compare` and the plots."""
         if self.folder is None:
             return
         content = io.BytesIO()
         np.savez(content, predicted=predicted, labels=labels, data_sha256=np.array(row["data_sha256"]))
-        write_bytes(self.folder / "predictions" / predictions_name(row), content.getvalue())
+        write_bytes(self._predictions_path(row), content.getvalue())
+
+    def predictions(self, row: Row) -> np.ndarray | None:
+        """The classes (n_test,) that were predicted; None for a protocol that predicts none."""
+        path = self._predictions_path(row)
+        if not path.is_file():
+            return None
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays["predicted"]
+
+    def _predictions_path(self, row: Row) -> Path:
+        assert self.folder is not None
+        return self.folder / "predictions" / f"{self.file_stem(row)}.npz"
+
+    @staticmethod
+    def file_stem(row: Row) -> str:
+        """A file name for a row, unique to its key, encoder and images."""
+        name = re.sub(r"[^a-zA-Z0-9.@-]+", "_", row["key"])
+        images = hashlib.sha256(" ".join(row["data_sha256"]).encode()).hexdigest()[:6]
+        return f"{name}-{row['encoder_sha256'][:8] or row['image_size']}-{images}"
 
     def write_tables(self, rows: list[Row]) -> None:
         """results.json, results.csv and results.md, of the same rows."""
@@ -51,10 +75,10 @@ class Results:
         write_bytes(self.folder / "results.csv", csv_text(rows).encode())
         write_bytes(self.folder / "results.md", (markdown(rows) + "\n").encode())
 
-
-def predictions_name(row: Row) -> str:
-    """The file name of a row's predictions."""
-    return f"{re.sub(r'[^a-zA-Z0-9.@-]+', '_', row['key'])}-{row['encoder_sha256'][:8] or row['image_size']}.npz"
+    def pictures(self) -> dict[str, bytes]:
+        """The PNGs below plots/ by name."""
+        paths = sorted((self.folder / "plots").glob("*.png")) if self.folder is not None else []
+        return {path.name: path.read_bytes() for path in paths}
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -25,6 +25,7 @@ from eval.geometry import channel_std, geometry
 from eval.knn import knn
 from eval.linear import linear, ridge
 from eval.linear_sgd import linear_augmented, linear_moco, linear_sgd
+from eval.report import draw, html
 from eval.results import Results
 from eval.retrieval import retrieval
 from eval.sources import Processes, Source, features_of, open_source
@@ -74,6 +75,7 @@ def score(
     max_test: int | None = None,
     finetune_steps: int = 5000,
     out: Path | None = None,
+    pictures: bool = False,
     device: str | torch.device = "cpu",
     processes: Processes | None = None,
 ) -> list[Row]:
@@ -81,7 +83,7 @@ def score(
 
     models: whatever `eval.contestants.open_contestant` takes. data: where each data set to measure on lies (as for
     `open_split`); by default the model's own. max_train, max_test: use random subsets of these sizes; the rows say so.
-    out: a folder that keeps every row and its predictions; what it has already is not measured again.
+    out: a folder that keeps every row and its predictions; what it has already is not measured again. pictures: draw into `out/plots`, too.
     Raises BadData, UnknownName, NoWeights, CorruptFile.
     """
     group, results = processes or Processes(), Results(out)
@@ -91,7 +93,7 @@ def score(
         source = open_source(dataset, where, max_train=max_train, max_test=max_test)
         mine = [name for name in names if data or dataset in own_data([name])]
         for contestant, owners in contestants(mine, dataset, device).items():
-            found = _measure(contestant, source, expand(protocols), finetune_steps, results, device, group)
+            found = _measure(contestant, source, expand(protocols), finetune_steps, results, pictures, device, group)
             if group.rank == 0:
                 for folder in owners:
                     _into_card(folder, found)
@@ -135,6 +137,7 @@ def _measure(
     protocols: Sequence[str],
     finetune_steps: int,
     results: Results,
+    pictures: bool,
     device: str | torch.device,
     group: Processes,
 ) -> list[Row]:
@@ -151,6 +154,8 @@ def _measure(
         rows += results.once(key, partial(_rows, contestant, source, task, protocol, results))
     if isinstance(contestant.encoder, Encoder) and fingerprint(contestant.encoder) != contestant.sha256:
         raise BadData(f"{contestant.label} changed while it was measured; is a layer in training mode?")
+    if pictures:
+        draw(rows, task, results)
     group.wait()
     return rows
 
@@ -241,11 +246,15 @@ def main() -> None:
             max_test=max_test,
             finetune_steps=finetune_steps,
             out=out,
+            pictures=out is not None,
             device=device,
             processes=group,
         )
         if group.rank == 0:
-            Results(out).write_tables(rows)
+            results = Results(out)
+            results.write_tables(rows)
+            if out is not None and rows:
+                write_bytes(out / "report.html", html(rows, results.pictures()).encode())
             print(markdown(rows))
 
     try:

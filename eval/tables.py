@@ -11,13 +11,27 @@ MORE_COLUMNS = ("n_train", "n_test", "dim", "image_size", "skipped", "unlabelled
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """One table for each protocol and metric: a line for each encoder, a column for each data set and sample of it.
+    """The tables of `sections`, then the notes."""
+    parts = [f"**{title}**\n\n{_pipes(cells)}" for title, cells in sections(rows)]
+    return "\n\n".join(parts + (["\n".join(notes(rows))] if notes(rows) else []))
 
-    With two data sets or more, the mean rank of each encoder is added. Notes on doubtful numbers stand below.
+
+def _pipes(cells: Sequence[Sequence[str]]) -> str:
+    rule = ["---"] + ["--:"] * (len(cells[0]) - 1)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [cells[0], rule, *cells[1:]])
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What a reader has to know to trust the numbers, each once."""
+    return list(dict.fromkeys(note for row in rows for note in _notes(row)))
+
+
+def sections(rows: Sequence[Row]) -> list[tuple[str, list[list[str]]]]:
+    """A titled table for each protocol and metric: a line for each encoder, a column for each data set (and sample).
+
+    The first line holds the heads. With two data sets or more, the mean rank of each encoder is added.
     """
-    parts = [_section(protocol, group) for protocol, group in grouped(rows).items()]
-    notes = [note for row in rows for note in _notes(row)]
-    return "\n\n".join(parts + (["\n".join(dict.fromkeys(notes))] if notes else []))
+    return [_section(title, group) for title, group in grouped(rows).items()]
 
 
 def grouped(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -39,7 +53,7 @@ def line(row: Row, rows: Sequence[Row]) -> str:
     return f"{row['encoder']} ({row['encoder_sha256'][:8] or row['image_size']})" if len(twins) > 1 else row["encoder"]
 
 
-def _section(title: str, rows: Sequence[Row]) -> str:
+def _section(title: str, rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
     columns = list(dict.fromkeys(map(column, rows)))
     lines = list(dict.fromkeys(line(row, rows) for row in rows))
     cells = {(line(row, rows), column(row)): row for row in rows}
@@ -55,8 +69,7 @@ def _section(title: str, rows: Sequence[Row]) -> str:
         values += [f"{100 * first['by_k'][str(k)]:.2f}" if str(k) in first["by_k"] else "" for k in ks]
         body.append(values + ([f"{ranks[name]:.1f}" if name in ranks else ""] if ranks else []))
     unit = " (%, train / test images)" if rows[0]["unit"] == "share" else " (train / test images)"
-    table = [heads, ["---"] + ["--:"] * (len(heads) - 1), *body]
-    return f"**{title}**{unit}\n\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in table)
+    return title + unit, [heads, *body]
 
 
 def _cell(row: Row) -> str:
@@ -86,7 +99,6 @@ def mean_ranks(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _notes(row: Row) -> list[str]:
-    """What a reader has to know to trust the number."""
     where = f"{row['encoder']} on {row['dataset']}, {row['protocol'].split(',')[0]}"
     known = [
         (row["collapsed"], f"- {where}: the features are (nearly) one point; the encoder has collapsed."),
