@@ -83,7 +83,8 @@ def score(
 
     models: whatever `eval.contestants.open_contestant` takes. data: where each data set to measure on lies (as for
     `open_split`); by default the model's own. max_train, max_test: use random subsets of these sizes; the rows say so.
-    out: a folder that keeps every row and its predictions; what it has already is not measured again. pictures: draw into `out/plots`, too.
+    out: a folder that keeps every row and its predictions; what it has already is not measured again.
+    pictures: draw into `out/plots`, too.
     Raises BadData, UnknownName, NoWeights, CorruptFile.
     """
     group, results = processes or Processes(), Results(out)
