@@ -23,7 +23,8 @@ import numpy as np
 from PIL import Image
 
 import zoo
-from eval.score import score, table
+from eval.score import score
+from eval.tables import markdown
 from zoo.dataset import Split, open_split
 from zoo.embedding import unit_rows
 
@@ -54,7 +55,7 @@ def main() -> None:
         sys.exit(f"error: the endpoint differs from encoder.embed by {gap:.2e}")
     draw_neighbours(FOLDER / "demo.png", queries, answered, bank, encoder.embed_pixels(np.asarray(bank.pixels)))
 
-    print(f"\n{table(rows)}\n")
+    print(f"\n{markdown(rows)}\n")
     print(f"{len(pictures)} PNGs over HTTP equal encoder.embed: largest difference {gap:.1e}")
     places = {"weights and card": RUN, "ONNX": RUN / "model.onnx", "neighbours": FOLDER / "demo.png"}
     for what, path in {**places, "log of the run": RUN / "log.jsonl", "TensorBoard": RUN / "tensorboard"}.items():

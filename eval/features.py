@@ -1,5 +1,6 @@
 """Features once: an encoder's output for every labelled image of a split, in the split's order."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,10 @@ class PixelEncoder(Protocol):
 
     image_size: int
 
+    @property
+    def dim(self) -> int:
+        """Length of a feature, D."""
+
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """(B, H, W, 3) uint8 -> (B, D) float32."""
 
@@ -26,6 +31,7 @@ class RawPixels:
 
     def __init__(self, image_size: int) -> None:
         self.image_size = image_size
+        self.dim = 3 * image_size**2
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """(B, H, W, 3) uint8 -> (B, 3 H W) float32 in [0, 1]."""
@@ -48,21 +54,31 @@ def extract(encoder: PixelEncoder, split: Split, *, batch_size: int = 256, progr
 
     Raises BadData if no image has a label or a feature is not finite.
     """
-    labelled = np.flatnonzero(split.labels >= 0)
-    if not len(labelled):
+    index = labelled(split)
+    starts = range(0, len(index), batch_size)
+    batches: Iterable[int] = tqdm(starts, desc=progress, leave=False, disable=not progress)
+    rows = [embed_rows(encoder, split, index[start : start + batch_size]) for start in batches]
+    return Features(np.concatenate(rows), split.labels[index])
+
+
+def labelled(split: Split) -> np.ndarray:
+    """Indices (n,) of the images that have a label. Raises BadData if none has."""
+    index = np.flatnonzero(split.labels >= 0)
+    if not len(index):
         raise BadData(f"the {split.split} split of {split.dataset} has no labels; evaluation needs them")
-    rows = []
-    for start in tqdm(range(0, len(labelled), batch_size), desc=progress, leave=False, disable=not progress):
-        pixels = split.pixels[labelled[start : start + batch_size]]
-        rows.append(encoder.embed_pixels(_resized(pixels, encoder.image_size)))
-    features = np.concatenate(rows)
-    if not np.isfinite(features).all():
-        bad = np.count_nonzero(~np.isfinite(features).all(1))
+    return index
+
+
+def embed_rows(encoder: PixelEncoder, split: Split, index: np.ndarray) -> np.ndarray:
+    """Features (B, D) float32 of the images `index` of a split. Raises BadData if one is not finite."""
+    features = encoder.embed_pixels(resized(split.pixels[index], encoder.image_size))
+    bad = np.count_nonzero(~np.isfinite(features).all(1))
+    if bad:
         raise BadData(f"{bad} of {len(features)} features are not finite; did the training diverge?")
-    return Features(features, split.labels[labelled])
+    return features
 
 
-def _resized(pixels: np.ndarray, size: int) -> np.ndarray:
+def resized(pixels: np.ndarray, size: int) -> np.ndarray:
     """(B, H, W, 3) uint8 brought to size x size by the one preprocessing."""
     if pixels.shape[1:3] == (size, size):
         return pixels

@@ -9,10 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eval.intervals import wilson
+from eval.metrics import accuracy
+from eval.task import Outcome, Task
 from zoo.errors import BadData
 
 KS = (1, 5, 10, 20, 50, 100, 200)
 TEMPERATURES = (0.07,)
+HEADLINE_K = 20
 CHUNK = 512  # queries at a time; bounds the memory at CHUNK x n_bank similarities
 
 
@@ -70,6 +74,14 @@ def _unit(features: np.ndarray, device: str | torch.device) -> Tensor:
     return torch.nn.functional.normalize(rows, dim=1)
 
 
-def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
-    """Share of equal entries, [0, 1]."""
-    return float((predicted == labels).mean())
+def knn(task: Task) -> list[Outcome]:
+    """k-NN accuracy for every k; the headline is k = 20, or the largest k if the bank is smaller."""
+    temperature = TEMPERATURES[0]
+    answers = knn_predict(task.bank.rows, task.bank.labels, task.queries.rows, device=task.device)
+    predicted = {k: classes for (k, _), classes in answers.items()}
+    by_k = {k: accuracy(classes, task.queries.labels) for k, classes in predicted.items()}
+    headline = HEADLINE_K if HEADLINE_K in by_k else max(by_k)
+    facts = {"by_k": {str(k): value for k, value in sorted(by_k.items())}}
+    protocol = f"k-NN, cosine, k = {headline}, T = {temperature}, weighted votes"
+    ci95 = wilson(by_k[headline], len(task.queries))
+    return [Outcome("knn", protocol, "top-1 accuracy", by_k[headline], ci95, predicted[headline], facts)]

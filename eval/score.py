@@ -1,102 +1,208 @@
 """Measure encoders and write the results into their cards.
 
-    python -m eval.score runs/simco-r18-cifar100 --data cifar100=DIR --protocol knn
+    python -m eval.score runs/simco-r18-cifar100 --data cifar100=DIR --protocol knn,linear --out results/cifar100
 
-Every table has two baselines under the same protocol: the raw pixels, and the same network at random initialisation.
-The test split is read once and decides nothing.
+Every model of the zoo brings two baselines under the same protocol: the raw pixels, and the same network at random
+initialisation. The test split is read once and decides nothing. `accelerate launch -m eval.score ...` extracts the
+features with all processes; the first one does the rest.
 """
 
-import math
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import torch
 import tyro
 
-from eval.features import PixelEncoder, RawPixels, extract
-from eval.knn import TEMPERATURES, accuracy, knn_predict
-from zoo.dataset import Split, dataset_row, open_split
-from zoo.encoder import load_encoder, new_encoder
-from zoo.errors import ZooError
+from eval.contestants import Contestant, baselines, fingerprint, open_contestant
+from eval.fewshot import fewshot, labels
+from eval.finetune import finetune
+from eval.geometry import channel_std, geometry
+from eval.knn import knn
+from eval.linear import linear, ridge
+from eval.linear_sgd import linear_augmented, linear_moco, linear_sgd
+from eval.report import draw, html
+from eval.results import Results
+from eval.retrieval import retrieval
+from eval.sources import Processes, Source, features_of, open_source
+from eval.tables import Row, markdown
+from eval.task import Outcome, Task
+from zoo.dataset import dataset_row
+from zoo.encoder import Encoder
+from zoo.errors import BadData, ZooError, unknown
 from zoo.files import write_bytes
 from zoo.provenance import command, hardware, today, versions
 from zoo.store import CARD, locate, read_card
 
-HEADLINE_K = 20
-Row = dict[str, Any]
+COLLAPSED = 1e-3  # channel_std below it: the features are one point
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way to measure."""
+
+    measure: Callable[[Task], list[Outcome]]
+    version: int  # raised when the same words come to mean another computation
+    trains_on_images: bool = False  # and so needs a network: raw pixels are left out
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "knn": Protocol(knn, 1),
+    "linear": Protocol(linear, 1),
+    "linear-sgd": Protocol(linear_sgd, 1),
+    "linear-augmented": Protocol(linear_augmented, 1, trains_on_images=True),
+    "linear-moco": Protocol(linear_moco, 1, trains_on_images=True),
+    "ridge": Protocol(ridge, 1),
+    "fewshot": Protocol(fewshot, 1),
+    "labels": Protocol(labels, 1),
+    "finetune": Protocol(finetune, 1, trains_on_images=True),
+    "retrieval": Protocol(retrieval, 1),
+    "geometry": Protocol(geometry, 1),
+}
+SUITES = {"transfer": ("linear", "fewshot", "labels", "finetune")}
 
 
 def score(
-    model: str | Path,
+    models: str | Path | Sequence[str | Path],
     *,
     data: dict[str, Path | None] | None = None,
+    protocols: Sequence[str] = ("knn",),
     max_train: int | None = None,
     max_test: int | None = None,
+    finetune_steps: int = 5000,
+    out: Path | None = None,
+    pictures: bool = False,
     device: str | torch.device = "cpu",
+    processes: Processes | None = None,
 ) -> list[Row]:
-    """k-NN of one model and of its two baselines; the rows are written into the model's card and returned.
+    """Measure models and their baselines; the rows are written into the models' cards and returned.
 
-    data: where each data set to measure on lies (as for `open_split`); by default the model's own.
-    max_train, max_test: use random subsets of these sizes; the rows say so.
+    models: whatever `eval.contestants.open_contestant` takes. data: where each data set to measure on lies (as for
+    `open_split`); by default the model's own. max_train, max_test: use random subsets of these sizes; the rows say so.
+    out: a folder that keeps every row and its predictions; what it has already is not measured again.
+    pictures: draw into `out/plots`, too.
     Raises BadData, UnknownName, NoWeights, CorruptFile.
     """
-    encoder = load_encoder(model, device=device)
-    card = read_card(locate(model))
-    torch.manual_seed(0)
-    contestants: dict[str, PixelEncoder] = {
-        card.name: encoder,
-        f"random {card.backbone}": new_encoder(card.name).to(device),
-        "pixels": RawPixels(encoder.image_size),
-    }
-    rows = []
-    for name, where in (data or {card.dataset: None}).items():
-        train = open_split(name, "train", data=where).sample(max_train)
-        test = open_split(name, "test", data=where).sample(max_test)
-        rows += [_knn_row(label, one, train, test, device) for label, one in contestants.items()]
-    weights = card.weights.sha256 if card.weights else ""
-    rows = [row | {"weights_sha256": weights} if row["encoder"] == card.name else row for row in rows]
-    _into_card(locate(model), rows)
+    group, results = processes or Processes(), Results(out)
+    names = [models] if isinstance(models, str | Path) else list(models)
+    rows: list[Row] = []
+    for dataset, where in (data or own_data(names)).items():
+        source = open_source(dataset, where, max_train=max_train, max_test=max_test)
+        mine = [name for name in names if data or dataset in own_data([name])]
+        for contestant, owners in contestants(mine, dataset, device).items():
+            found = _measure(contestant, source, expand(protocols), finetune_steps, results, pictures, device, group)
+            if group.rank == 0:
+                for folder in owners:
+                    _into_card(folder, found)
+            rows += found
     return rows
 
 
-def _knn_row(label: str, encoder: PixelEncoder, train: Split, test: Split, device: str | torch.device) -> Row:
-    """One protocol, one encoder, one data set: k-NN accuracy for every k."""
-    bank, queries = (extract(encoder, part, progress=f"{label}: {part.dataset} {part.split}") for part in (train, test))
-    temperature = TEMPERATURES[0]
-    predicted = knn_predict(bank.rows, bank.labels, queries.rows, device=device)
-    by_k = {k: accuracy(classes, queries.labels) for (k, _), classes in predicted.items()}
-    headline = HEADLINE_K if HEADLINE_K in by_k else max(by_k)
-    low, high = wilson(by_k[headline], len(queries))
-    return {
-        "key": f"knn/{train.dataset}/{label}",
-        "protocol": f"k-NN, cosine, k = {headline}, T = {temperature}, weighted votes",
-        "protocol_version": 1,
-        "encoder": label,
-        "feature": "backbone" if label != "pixels" else "raw pixels",
-        "dataset": train.dataset,
-        "metric": "top-1 accuracy",
-        "value": by_k[headline],
-        "ci95": [low, high],
-        "by_k": {str(k): value for k, value in sorted(by_k.items())},
-        "n_train": len(bank),
-        "n_test": len(queries),
-        "skipped": len(train.skipped) + len(test.skipped),
-        "dim": bank.rows.shape[1],
-        "data_sha256": [train.sha256, test.sha256],
-        "hardware": hardware(),
-        "date": today(),
-        "versions": versions(),
-        "command": command(),
-    }
+def own_data(models: Sequence[str | Path]) -> dict[str, Path | None]:
+    """The data sets that the models were trained on."""
+    foreign = [str(model) for model in models if ":" in str(model)]
+    if foreign:
+        raise BadData(f"{', '.join(foreign)}: no data set of its own; say which with --data NAME=PATH")
+    return {read_card(locate(model)).dataset: None for model in models}
 
 
-def wilson(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """95 % confidence interval of a share of n trials (Wilson 1927)."""
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
+def contestants(models: Sequence[str | Path], dataset: str, device: str | torch.device) -> dict[Contestant, list[Path]]:
+    """Models and their baselines, each once, with the folders whose cards its rows belong into."""
+    found: dict[tuple[str, str, int], tuple[Contestant, list[Path]]] = {}
+    for model in models:
+        opened = open_contestant(str(model), dataset, device=device)
+        for one in [opened, *baselines(opened, device=device)]:
+            key = (one.label, one.sha256, one.encoder.image_size)
+            owners = found.setdefault(key, (one, []))[1]
+            if opened.folder:
+                owners.append(opened.folder)
+    return dict(found.values())
+
+
+def expand(protocols: Sequence[str]) -> list[str]:
+    """Names of PROTOCOLS, each once; a suite stands for several. Raises UnknownName."""
+    names = [name for text in protocols for name in SUITES.get(text, (text,))]
+    for name in names:
+        if name not in PROTOCOLS:
+            raise unknown("protocol", name, [*PROTOCOLS, *SUITES])
+    return list(dict.fromkeys(names))
+
+
+def _measure(
+    contestant: Contestant,
+    source: Source,
+    protocols: Sequence[str],
+    finetune_steps: int,
+    results: Results,
+    pictures: bool,
+    device: str | torch.device,
+    group: Processes,
+) -> list[Row]:
+    """All protocols of one encoder on one data set. Raises BadData if the encoder changes on the way."""
+    bank, queries = features_of(contestant, source, group)
+    task = Task(contestant.encoder, source.train, source.test, bank, queries, source.classes, device, finetune_steps)
+    rows: list[Row] = []
+    for name in protocols if group.rank == 0 else ():
+        protocol = PROTOCOLS[name]
+        if protocol.trains_on_images and not isinstance(contestant.encoder, Encoder):
+            continue
+        steps = finetune_steps if name == "finetune" else None
+        key = [name, protocol.version, contestant.label, contestant.sha256, *_shape(task), *source.sha256, steps]
+        rows += results.once(key, partial(_rows, contestant, source, task, protocol, results))
+    if isinstance(contestant.encoder, Encoder) and fingerprint(contestant.encoder) != contestant.sha256:
+        raise BadData(f"{contestant.label} changed while it was measured; is a layer in training mode?")
+    if pictures:
+        draw(rows, task, results)
+    group.wait()
+    return rows
+
+
+def _shape(task: Task) -> tuple[int, int]:
+    return task.encoder.image_size, task.bank.rows.shape[1]
+
+
+def _rows(contestant: Contestant, source: Source, task: Task, protocol: Protocol, results: Results) -> list[Row]:
+    """One protocol's outcomes, with everything that belongs beside a number."""
+    started = time.process_time()
+    outcomes = protocol.measure(task)
+    seconds = round(time.process_time() - started, 2)
+    spread = channel_std(task.queries.rows)
+    rows = []
+    for outcome in outcomes:
+        row = {
+            "key": f"{outcome.name}/{source.name}/{contestant.label}",
+            "protocol": outcome.protocol,
+            "protocol_version": protocol.version,
+            "encoder": contestant.label,
+            "encoder_sha256": contestant.sha256,
+            "weights_sha256": contestant.weights_sha256,
+            "feature": contestant.feature,
+            "image_size": task.encoder.image_size,
+            "dim": task.bank.rows.shape[1],
+            "collapsed": bool(spread < COLLAPSED),
+            "dataset": source.name,
+            "metric": outcome.metric,
+            "unit": "share",
+            "value": outcome.value,
+            "ci95": list(outcome.ci95) if outcome.ci95 else None,
+            "n_train": len(task.bank),
+            "n_test": len(task.queries),
+            **asdict(source.counts),
+            "data_sha256": list(source.sha256),
+            "cpu_seconds": seconds,
+            "hardware": hardware(),
+            "date": today(),
+            "versions": versions(),
+            "command": command(),
+        }
+        rows.append(row | outcome.facts)
+        if outcome.predicted is not None:
+            results.keep_predictions(row, outcome.predicted, task.queries.labels)
+    return rows
 
 
 def _into_card(folder: Path, rows: list[Row]) -> None:
@@ -106,46 +212,51 @@ def _into_card(folder: Path, rows: list[Row]) -> None:
     write_bytes(folder / CARD, card.to_json().encode())
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows as Markdown, accuracies in percent; rows that differ in protocol say so."""
-    ks = sorted({int(k) for row in rows for k in row["by_k"]})
-    lines = [
-        "| encoder | data set | D | n train | n test | " + " | ".join(f"k = {k}" for k in ks) + " | 95 % interval |",
-        "|---" * 5 + "|--:" * len(ks) + "|---|",
-    ]
-    for row in rows:
-        cells = [f"{100 * row['by_k'][str(k)]:.2f}" if str(k) in row["by_k"] else "" for k in ks]
-        headline = f"{row['protocol'].split(', ')[2]}: {100 * row['ci95'][0]:.2f} to {100 * row['ci95'][1]:.2f}"
-        sizes = [row["dim"], row["n_train"], row["n_test"]]
-        lines.append("| " + " | ".join(map(str, [row["encoder"], row["dataset"], *sizes, *cells, headline])) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Command line: models, then where the data lies."""
 
     def command_line(
         models: Annotated[tuple[str, ...], tyro.conf.Positional],
         data: tuple[str, ...] = (),
-        protocol: Literal["knn"] = "knn",
+        protocol: str = "knn",
+        out: Path | None = None,
         max_train: int | None = None,
         max_test: int | None = None,
+        finetune_steps: int = 5000,
     ) -> None:
         """Measure models and write the results into their cards.
 
         Args:
-            models: Names of the zoo, or run folders.
+            models: Names of the zoo, run folders, timm:NETWORK, timm:NETWORK=FILE.safetensors, random:BACKBONE, pixels:
             data: NAME=PATH of every data set to measure on; NAME alone takes the Hub's copy. Default: the model's own.
-            protocol: What to measure.
+            protocol: What to measure, with commas between: knn, linear, linear-sgd, linear-augmented, linear-moco,
+                ridge, fewshot, labels, finetune, retrieval, geometry; transfer is linear, fewshot, labels, finetune.
+            out: Folder for tables, plots, report.html and predictions. A second call goes on where the first stopped.
             max_train: Use a random subset of this many train images.
             max_test: Use a random subset of this many test images.
+            finetune_steps: Length of each fine-tuning.
         """
         where = dict(_data_argument(text) for text in data)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        rows: list[Row] = []
-        for model in models:
-            rows += score(model, data=where, max_train=max_train, max_test=max_test, device=device)
-        print(table(rows))
+        group = Processes.started()
+        device = group.device
+        rows = score(
+            models,
+            data=where,
+            protocols=[name.strip() for name in protocol.split(",")],
+            max_train=max_train,
+            max_test=max_test,
+            finetune_steps=finetune_steps,
+            out=out,
+            pictures=out is not None,
+            device=device,
+            processes=group,
+        )
+        if group.rank == 0:
+            results = Results(out)
+            results.write_tables(rows)
+            if out is not None and rows:
+                write_bytes(out / "report.html", html(rows, results.pictures()).encode())
+            print(markdown(rows))
 
     try:
         tyro.cli(command_line, prog="eval.score")

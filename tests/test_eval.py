@@ -7,8 +7,11 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from eval.features import Features, RawPixels, extract
-from eval.knn import KS, accuracy, knn_predict
-from eval.score import score, table, wilson
+from eval.intervals import wilson
+from eval.knn import KS, knn_predict
+from eval.metrics import accuracy
+from eval.score import score
+from eval.tables import markdown
 from zoo.dataset import Split, open_split
 from zoo.errors import BadData
 from zoo.store import read_card
@@ -138,7 +141,7 @@ def test_score_measures_the_model_and_two_baselines_and_writes_them_into_the_car
     assert rows[0]["weights_sha256"] == card.weights.sha256
     score(tiny_run, max_train=600, max_test=100)
     assert len(read_card(tiny_run).results) == 3  # replaced, not appended
-    assert f"{100 * expected:.2f}" in table(rows)
+    assert f"{100 * expected:.2f}" in markdown(rows)
 
 
 @pytest.mark.realdata

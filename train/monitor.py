@@ -3,7 +3,8 @@
 import numpy as np
 
 from eval.features import extract
-from eval.knn import accuracy, knn_predict
+from eval.knn import knn_predict
+from eval.metrics import accuracy
 from zoo.dataset import Split
 from zoo.encoder import Encoder
 

@@ -33,7 +33,7 @@ def list_models(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
         if card.weights is None:
             print(f"{name:{width}}  D {card.dim:4}  {card.image_size:3} px  no weights yet; expects {card.expects}")
             continue
-        own = [row for row in card.results if row["encoder"] == name]
+        own = [row for row in card.results if row["encoder"] == name and row.get("unit", "share") == "share"]
         scores = "; ".join(
             f"{100 * row['value']:.2f} % {row['protocol'].split(',')[0]} on {row['dataset']}" for row in own
         )

@@ -54,6 +54,10 @@ DATASETS: dict[str, Dataset] = {
     "in1k": Dataset("", 1000, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "non-commercial research"),
     # scikit-learn's 1,797 handwritten digits, 8x8 grey repeated to RGB: the first 80 % train, the rest test
     "digits": Dataset("sklearn:digits", 10, 8, (0.3055,) * 3, (0.3754,) * 3, "BSD-3-Clause"),
+    # 2,800 aerial scenes (Zou et al. 2015), brought to 64 px
+    "rsscn7": Dataset("", 7, 64, (0.3731, 0.3837, 0.3439), (0.1847, 0.1666, 0.1714), "research use"),
+    # 2,062 photos of hands that sign the digits 0 to 9, brought to 64 px
+    "signdigits": Dataset("", 10, 64, (0.6747, 0.6457, 0.6163), (0.1429, 0.1588, 0.1856), "Apache-2.0"),
 }
 
 

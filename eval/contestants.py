@@ -1,0 +1,134 @@
+"""Who is measured: `open_contestant` turns what stands on the command line into something with features.
+
+simco-r18-cifar100, runs/simco-r18-cifar100    a model of the zoo, a run folder
+timm:resnet50, timm:resnet50=weights.safetensors    any timm network, at random or with weights from a file
+random:r18    a row of `zoo.backbone`, at random
+pixels:    no network at all
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import timm
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from eval.features import PixelEncoder, RawPixels
+from zoo.dataset import dataset_row
+from zoo.encoder import Encoder, build_backbone, load_encoder, new_encoder
+from zoo.errors import CorruptFile, unknown
+from zoo.store import locate, read_card
+
+SEED = 0  # of random weights
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One line of a table."""
+
+    label: str
+    encoder: PixelEncoder
+    sha256: str  # of all that decides its features; "" for raw pixels
+    folder: Path | None = None  # where its card lies
+    weights_sha256: str = ""  # of the weights file that its card names
+
+    @property
+    def feature(self) -> str:
+        """Which layer is measured."""
+        return "backbone" if self.sha256 else "raw pixels"
+
+
+def open_contestant(text: str, dataset: str, *, device: str | torch.device = "cpu") -> Contestant:
+    """The contestant called `text`, for images of `dataset`.
+
+    Raises UnknownName, NoWeights, CorruptFile, FileNotFoundError.
+    """
+    kind, colon, rest = text.partition(":")
+    if not colon:
+        return _of_the_zoo(text, device)
+    if kind not in KINDS:
+        raise unknown("kind of encoder", f"{kind}:", [f"{name}:" for name in KINDS], "Or a name or folder of the zoo")
+    return KINDS[kind](rest, dataset, device)
+
+
+def baselines(contestant: Contestant, *, device: str | torch.device = "cpu") -> list[Contestant]:
+    """The same network at random initialisation, and the raw pixels, for a model of the zoo; none for others."""
+    if contestant.folder is None:
+        return []
+    card = read_card(contestant.folder)
+    torch.manual_seed(SEED)
+    untrained = new_encoder(card.name).to(device).eval()
+    pixels = Contestant("pixels", RawPixels(contestant.encoder.image_size), "")
+    return [Contestant(f"random {card.backbone}", untrained, fingerprint(untrained)), pixels]
+
+
+def fingerprint(encoder: Encoder) -> str:
+    """sha256 of architecture, preprocessing and every parameter and buffer."""
+    digest = hashlib.sha256(f"{encoder!r} {encoder.image_size} {encoder.crop}".encode())
+    for key, value in sorted(encoder.state_dict().items()):
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _of_the_zoo(text: str, device: str | torch.device) -> Contestant:
+    encoder, folder = load_encoder(text, device=device), locate(text)
+    card = read_card(folder)
+    return Contestant(card.name, encoder, fingerprint(encoder), folder, card.weights.sha256 if card.weights else "")
+
+
+def _pixels(_: str, dataset: str, __: str | torch.device) -> Contestant:
+    return Contestant("pixels", RawPixels(dataset_row(dataset).image_size), "")
+
+
+def _random(backbone: str, dataset: str, device: str | torch.device) -> Contestant:
+    row = dataset_row(dataset)
+    torch.manual_seed(SEED)
+    network = build_backbone(backbone, image_size=row.image_size)
+    encoder = Encoder(network, mean=row.mean, std=row.std, image_size=row.image_size).to(device).eval()
+    return Contestant(f"random {backbone}", encoder, fingerprint(encoder))
+
+
+def _timm(text: str, _: str, device: str | torch.device) -> Contestant:
+    """A timm network at its own image size, with its own mean and std."""
+    architecture, _, weights = text.partition("=")
+    if not timm.is_model(architecture):
+        raise unknown("timm model", architecture, timm.list_models(), "timm.list_models() shows all")
+    torch.manual_seed(SEED)
+    network = timm.create_model(architecture, pretrained=False, num_classes=0)
+    settings = timm.data.resolve_model_data_config(network)
+    if weights:
+        _fill(network, Path(weights), _head_of(architecture))
+    encoder = Encoder(network, mean=settings["mean"], std=settings["std"], image_size=settings["input_size"][-1]).to(
+        device
+    )
+    label = f"timm:{architecture} ({Path(weights).name})" if weights else f"random timm:{architecture}"
+    return Contestant(label, encoder.eval(), fingerprint(encoder))
+
+
+def _head_of(architecture: str) -> tuple[str, ...]:
+    """Names of the classifier's layers, whose weights are not part of an encoder."""
+    head = timm.models.get_pretrained_cfg(architecture).classifier
+    return (head,) if isinstance(head, str) else tuple(head or ())
+
+
+def _fill(network: nn.Module, path: Path, head: tuple[str, ...]) -> None:
+    """Load a safetensors file; every tensor must find its place, the classifier's excepted."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; timm:ARCHITECTURE=FILE takes a .safetensors file")
+    try:
+        found = network.load_state_dict(load_file(path), strict=False)
+    except (SafetensorError, RuntimeError) as error:
+        raise CorruptFile(f"{path}: not weights of this network ({error})") from error
+    surplus = [key for key in found.unexpected_keys if not key.startswith(tuple(f"{name}." for name in head))]
+    if found.missing_keys or surplus:
+        raise CorruptFile(
+            f"{path}: {len(found.missing_keys)} tensors of the network are missing in it, {len(surplus)} of it are "
+            f"unknown to the network, such as {(found.missing_keys + surplus)[:3]}. Is it of the same architecture?"
+        )
+
+
+KINDS = {"pixels": _pixels, "random": _random, "timm": _timm}

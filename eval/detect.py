@@ -1,0 +1,219 @@
+"""Detection: a ResNet's weights in torchvision's Faster R-CNN, fine-tuned on a folder in VOC layout.
+
+    python -m eval.detect runs/simco-r50-in100 random:r50 --data VOC2007 --neck c4
+
+The schedule is MoCo's for VOC (He et al. 2020, section 4.2.1, and its released configuration): 24,000 steps of 16
+images, rate 0.02 after 100 steps of warm-up, a tenth of it from 18,000 and again from 22,000, short side 480 to 800,
+all layers trained. Batch normalisation is of one process. AP, AP50 and AP75 are COCO's, in [0, 1].
+"""
+
+import copy
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+import tyro
+from PIL import Image
+from torch import Tensor, nn
+from torchmetrics.detection import MeanAveragePrecision
+from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.backbone_utils import BackboneWithFPN
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+from torchvision.ops import MultiScaleRoIAlign
+
+from eval.linear_sgd import indices
+from eval.voc import Scene, class_names, read_voc
+from zoo.encoder import Encoder, build_backbone, load_encoder
+from zoo.errors import BadData, ZooError
+
+Neck = Literal["fpn", "c4"]
+STAGES = ("layer1", "layer2", "layer3", "layer4")
+RATE, DECAY, WARM_UP = 0.02, 1e-4, 100  # the rate is for 16 images
+SIDES = (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)  # pixels, of the shorter side in training
+
+
+def detector(encoder: Encoder, *, classes: int, neck: Neck, sides: Sequence[int] = SIDES) -> FasterRCNN:
+    """Faster R-CNN on a copy of the encoder's ResNet; it takes images in [0, 1] and normalises as the encoder does.
+
+    sides: allowed lengths of the shorter side in training; the longest is used in tests.
+    Raises BadData if the backbone has no four stages.
+    """
+    network = copy.deepcopy(encoder.backbone)
+    if not all(hasattr(network, stage) for stage in STAGES):
+        raise BadData(f"{type(network).__name__} has no stages {', '.join(STAGES)}; detection needs such a ResNet")
+    body, more = NECKS[neck](network, classes)
+    mean, std = encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
+    num_classes = None if "box_predictor" in more else classes + 1
+    return FasterRCNN(
+        body, num_classes, min_size=tuple(sides), max_size=1333, image_mean=mean, image_std=std, **more
+    ).requires_grad_()
+
+
+def _fpn(network: nn.Module, classes: int) -> tuple[nn.Module, dict[str, object]]:
+    """A feature pyramid on all four stages (Lin et al. 2017)."""
+    wanted = {stage: str(index) for index, stage in enumerate(STAGES)}
+    return BackboneWithFPN(network, wanted, [_width(network, stage) for stage in STAGES], 256), {}
+
+
+def _c4(network: nn.Module, classes: int) -> tuple[nn.Module, dict[str, object]]:
+    """The first three stages find regions; the fourth, with a normalisation behind it, is the head of each region."""
+    parts = list(network.named_children())
+    stop = [name for name, _ in parts].index("layer4")
+    body = nn.Sequential(*(module for _, module in parts[:stop]))
+    body.out_channels = _width(network, "layer3")  # type: ignore[assignment]  # torchvision asks for it
+    width = _width(network, "layer4")
+    last = network.get_submodule("layer4")
+    head = nn.Sequential(last, nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    more = {
+        "rpn_anchor_generator": AnchorGenerator(((32, 64, 128, 256, 512),), ((0.5, 1.0, 2.0),)),
+        "box_roi_pool": MultiScaleRoIAlign(["0"], output_size=14, sampling_ratio=2),
+        "box_head": head,
+        "box_predictor": FastRCNNPredictor(width, classes + 1),
+    }
+    return body, more
+
+
+NECKS = {"fpn": _fpn, "c4": _c4}
+
+
+def _width(network: nn.Module, stage: str) -> int:
+    """Channels that a stage puts out."""
+    convolutions = [module for module in getattr(network, stage)[-1].modules() if isinstance(module, nn.Conv2d)]
+    return convolutions[-1].out_channels
+
+
+def rate(step: int, steps: int, batch: int) -> float:
+    """Warm-up, then two falls at 18/24 and 22/24 of the way; in proportion to the batch."""
+    fall = 0.1 ** ((step >= steps * 18 / 24) + (step >= steps * 22 / 24))
+    return RATE * batch / 16 * fall * min(1.0, (step + 1) / WARM_UP)
+
+
+def fit(
+    model: FasterRCNN, scenes: Sequence[Scene], names: Sequence[str], *, steps: int, batch: int, seed: int = 0
+) -> list[float]:
+    """Train; returns the loss of each step. Raises BadData if it becomes infinite."""
+    torch.manual_seed(seed)  # regions are sampled at random
+    optimiser = torch.optim.SGD(model.parameters(), RATE, momentum=0.9, weight_decay=DECAY)
+    losses = []
+    for step, (images, targets) in enumerate(_batches(model, scenes, names, steps, batch, seed)):
+        for group in optimiser.param_groups:
+            group["lr"] = rate(step, steps, batch)
+        loss = sum(model.train()(images, targets).values())
+        if not torch.isfinite(loss):
+            raise BadData(
+                f"the loss became {loss.item()} in step {step}; the rate of {rate(step, steps, batch):g} is too high"
+            )
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _batches(
+    model: FasterRCNN, scenes: Sequence[Scene], names: Sequence[str], steps: int, batch: int, seed: int
+) -> Iterator[tuple[list[Tensor], list[dict[str, Tensor]]]]:
+    """Batches of images and boxes, mirrored half of the time."""
+    rng, device = np.random.default_rng(seed), next(model.parameters()).device
+    for index in indices(len(scenes), steps, batch=batch, seed=seed):
+        images, targets = [], []
+        for scene in (scenes[i] for i in index):
+            image, boxes = _image(scene), torch.from_numpy(scene.boxes)
+            if rng.random() < 0.5:
+                image, boxes = image.flip(2), mirrored(boxes, image.shape[2])
+            labels = torch.tensor([names.index(name) + 1 for name in scene.names], dtype=torch.int64)
+            images.append(image.to(device))
+            targets.append({"boxes": boxes.to(device), "labels": labels.to(device)})
+        yield images, targets
+
+
+def mirrored(boxes: Tensor, width: int) -> Tensor:
+    """Boxes (k, 4) of the mirror image of an image that is `width` pixels wide."""
+    return torch.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], 1)
+
+
+def _image(scene: Scene) -> Tensor:
+    with Image.open(scene.image) as picture:
+        return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1) / 255  # (3, H, W)
+
+
+@torch.inference_mode()
+def average_precision(model: FasterRCNN, scenes: Sequence[Scene], names: Sequence[str]) -> dict[str, float]:
+    """AP, AP50 and AP75 in [0, 1], as COCO defines them."""
+    metric, device = MeanAveragePrecision(backend="pycocotools"), next(model.parameters()).device
+    metric.warn_on_many_detections = False
+    for scene in scenes:
+        (found,) = model.eval()([_image(scene).to(device)])
+        labels = torch.tensor([names.index(name) + 1 for name in scene.names], dtype=torch.int64)
+        truth = {"boxes": torch.from_numpy(scene.boxes), "labels": labels}
+        metric.update([{key: value.cpu() for key, value in found.items()}], [truth])
+    values = metric.compute()
+    return {name: float(values[key]) for name, key in {"AP": "map", "AP50": "map_50", "AP75": "map_75"}.items()}
+
+
+def _encoder(text: str) -> Encoder:
+    """A model of the zoo, or random:BACKBONE with the ImageNet stem."""
+    kind, colon, backbone = text.partition(":")
+    if not colon:
+        return load_encoder(text)
+    if kind != "random":
+        raise BadData(f"{text}: detection takes names of the zoo, run folders and random:BACKBONE")
+    torch.manual_seed(0)
+    grey = (0.5, 0.5, 0.5)
+    return Encoder(build_backbone(backbone, image_size=224), mean=grey, std=grey, image_size=224)
+
+
+def main() -> None:
+    """Command line: models, then the folder."""
+
+    def command_line(
+        models: Annotated[tuple[str, ...], tyro.conf.Positional],
+        data: Path,
+        neck: Neck = "c4",
+        train: str = "trainval",
+        test: str = "test",
+        steps: int = 24_000,
+        batch_size: int = 16,
+        sides: tuple[int, ...] = SIDES,
+        seeds: int = 1,
+    ) -> None:
+        """Fine-tune Faster R-CNN on a folder in VOC layout and print AP, AP50, AP75.
+
+        Args:
+            models: Names of the zoo, run folders, or random:BACKBONE.
+            data: Folder with JPEGImages, Annotations and ImageSets/Main.
+            neck: c4 (MoCo's) or fpn.
+            train: List in ImageSets/Main to train on.
+            test: List to test on.
+            steps: Updates; the falls of the rate move with them.
+            batch_size: Images in a step; the rate moves with it.
+            sides: Shorter sides in training, pixels; the last one is used in the test.
+            seeds: Trainings of each model. 0.3 points between single runs are noise.
+        """
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        scenes, tests = read_voc(data, train), read_voc(data, test)
+        names = class_names([*scenes, *tests])
+        print(f"{neck}, {steps} steps of {batch_size}, {len(scenes)} train and {len(tests)} test images\n")
+        print("| model | seed | AP | AP50 | AP75 |\n|---|---|--:|--:|--:|")
+        for name in models:
+            for seed in range(seeds):
+                torch.manual_seed(seed)  # the new layers
+                model = detector(_encoder(name), classes=len(names), neck=neck, sides=sides).to(device)
+                fit(model, scenes, names, steps=steps, batch=batch_size, seed=seed)
+                found = average_precision(model, tests, names)
+                print(
+                    f"| {name} | {seed} | {' | '.join(f'{100 * value:.2f}' for value in found.values())} |", flush=True
+                )
+
+    try:
+        tyro.cli(command_line, prog="eval.detect")
+    except (ZooError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

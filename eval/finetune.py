@@ -1,0 +1,96 @@
+"""Fine-tuning: a copy of the whole network and a new linear head, trained on the data set."""
+
+import copy
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from eval.features import labelled, resized
+from eval.intervals import wilson
+from eval.linear import held_out, refuse_one_class
+from eval.linear_sgd import cosine, image_batches
+from eval.metrics import accuracy
+from eval.task import Outcome, Task
+from zoo.dataset import Split
+from zoo.encoder import Encoder
+
+RATES = tuple(10.0**exponent for exponent in (-4, -3, -2, -1))
+DECAYS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)  # divided by the rate
+BATCH = 64  # images
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One training."""
+
+    rate: float
+    decay: float
+    steps: int
+
+
+def finetune(task: Task) -> list[Outcome]:
+    """Ericsson et al. 2021, appendix: 4 rates x 5 decays chosen on a held-out tenth of train, then all of train.
+
+    SGD with Nesterov momentum 0.9, batch 64, 5,000 steps on half a cosine, crops and flips; batch normalisation trains.
+    """
+    refuse_one_class(task.bank.labels)
+    steps = task.finetune_steps
+    index = labelled(task.train)
+    chosen_on = held_out(task.bank.labels)
+    scores = {}
+    for rate, decay in product(RATES, DECAYS):
+        network = train(task, index[~chosen_on], Schedule(rate, decay / rate, steps))
+        predicted = answers(network, task.train, index[chosen_on], task)
+        scores[rate, decay] = accuracy(predicted, task.bank.labels[chosen_on])
+    rate, decay = max(scores, key=scores.__getitem__)
+    network = train(task, index, Schedule(rate, decay / rate, steps))
+    predicted = answers(network, task.test, labelled(task.test), task)
+    value = accuracy(predicted, task.queries.labels)
+    facts = {
+        "rate": rate,
+        "decay": decay,
+        "grid_edge": rate in (RATES[0], RATES[-1]),
+        "held_out": {f"{r:g}, {d:g}": score for (r, d), score in scores.items()},
+    }
+    protocol = f"fine-tuning, {steps} steps of {BATCH} images, rate and decay chosen on 10 % of train"
+    return [Outcome("finetune", protocol, "top-1 accuracy", value, wilson(value, len(predicted)), predicted, facts)]
+
+
+def train(task: Task, index: np.ndarray, schedule: Schedule, *, seed: int = 0) -> nn.Sequential:
+    """A copy of the encoder with a head of its own, trained on the train images `index`. The encoder stays as it is."""
+    if not isinstance(task.encoder, Encoder):
+        raise TypeError(f"fine-tuning needs a network, not {type(task.encoder).__name__}")
+    torch.manual_seed(seed)
+    head = nn.Linear(task.encoder.dim, task.classes)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    network = nn.Sequential(copy.deepcopy(task.encoder), head).to(task.device).train().requires_grad_()
+    optimiser = torch.optim.SGD(
+        network.parameters(), schedule.rate, momentum=0.9, nesterov=True, weight_decay=schedule.decay
+    )
+    size, like = task.encoder.image_size, task.encoder.mean
+    batches = image_batches(task.train, index, schedule.steps, batch=BATCH, size=size, like=like, seed=seed)
+    for step, (images, classes) in enumerate(batches):
+        if len(images) < 2:
+            continue  # batch normalisation of a single image is undefined
+        for group in optimiser.param_groups:
+            group["lr"] = schedule.rate * cosine(step / schedule.steps)
+        optimiser.zero_grad()
+        F.cross_entropy(network(images), classes).backward()
+        optimiser.step()
+    return network.eval()
+
+
+@torch.inference_mode()
+def answers(network: nn.Sequential, split: Split, index: np.ndarray, task: Task) -> np.ndarray:
+    """Predicted classes (n,) of the images `index`; -1 where the network has diverged."""
+    parts = []
+    for start in range(0, len(index), 256):
+        pixels = resized(split.pixels[index[start : start + 256]], task.encoder.image_size)
+        logits = network(torch.from_numpy(pixels).to(task.device).permute(0, 3, 1, 2) / 255)
+        parts.append(torch.where(logits.isfinite().all(1), logits.argmax(1), -1))
+    return torch.cat(parts).cpu().numpy()

@@ -1,0 +1,59 @@
+"""How far a number can be trusted: an interval for one accuracy, a paired test for two."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import binomtest
+
+from zoo.errors import BadData
+
+RESAMPLES = 1000
+
+
+def wilson(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """95 % confidence interval of a share of n trials (Wilson 1927)."""
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def spread(values: list[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation over seeds."""
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+class Comparison(NamedTuple):
+    """A against B on the same images."""
+
+    n: int
+    a: float  # accuracy, [0, 1]
+    b: float
+    difference: float  # a - b
+    low: float  # 95 % interval of the difference, paired bootstrap
+    high: float
+    only_a: int  # images that A alone has right
+    only_b: int
+    p: float  # McNemar's exact test of "neither is better"
+
+
+def compare(a: np.ndarray, b: np.ndarray, labels: np.ndarray, *, seed: int = 0) -> Comparison:
+    """Predictions a and b (n,) of the same images: paired bootstrap (1,000 resamples) and McNemar's exact test.
+
+    Images are resampled, not runs: the interval says nothing about another training seed. Raises BadData if the
+    numbers of images differ.
+    """
+    if not len(a) == len(b) == len(labels):
+        raise BadData(f"{len(a)}, {len(b)} predictions and {len(labels)} labels; a comparison needs the same images")
+    right_a, right_b = a == labels, b == labels
+    only_a, only_b = int((right_a & ~right_b).sum()), int((right_b & ~right_a).sum())
+    n = len(labels)
+    # Resampling n images is drawing how many of them fall into each of three groups.
+    shares = np.array([only_a, only_b, n - only_a - only_b]) / n
+    draws = np.random.default_rng(seed).multinomial(n, shares, size=RESAMPLES)
+    low, high = np.quantile((draws[:, 0] - draws[:, 1]) / n, [0.025, 0.975])
+    p = binomtest(only_a, only_a + only_b).pvalue if only_a + only_b else 1.0
+    difference = (only_a - only_b) / n
+    return Comparison(
+        n, float(right_a.mean()), float(right_b.mean()), difference, float(low), float(high), only_a, only_b, float(p)
+    )

@@ -1,0 +1,215 @@
+"""The linear probe by SGD: all learning rates in one batched pass, and MoCo's recipe to the letter."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eval.augment import crop_and_mirror
+from eval.features import labelled, resized
+from eval.intervals import wilson
+from eval.linear import held_out, refuse_one_class
+from eval.metrics import accuracy
+from eval.task import Outcome, Task
+from zoo.dataset import Split
+from zoo.encoder import Encoder
+
+RATES = tuple(float(rate) for rate in np.geomspace(1e-3, 30, 13))
+EPOCHS = 10
+BATCH = 1024  # images
+FEWEST_STEPS = 500  # ten epochs of a small set are too few
+MOMENTUM = 0.9
+MOCO_RATE = 30.0
+MOCO_EPOCHS = 100
+MOCO_BATCH = 256  # images
+
+Batches = Iterator[tuple[Tensor, Tensor]]  # features (B, D), labels (B,)
+
+
+class Heads(NamedTuple):
+    """R linear classifiers side by side."""
+
+    weight: Tensor  # (D, R, C)
+    bias: Tensor  # (R, C)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """x (B, D) -> classes (B, R); -1 where a classifier has diverged."""
+        logits = (x @ self.weight.flatten(1)).view(len(x), *self.bias.shape) + self.bias
+        return torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
+
+
+def linear_sgd(task: Task) -> list[Outcome]:
+    """13 learning rates on cached, standardised features; the best on a held-out tenth of train is tested."""
+    refuse_one_class(task.bank.labels)
+    chosen_on = held_out(task.bank.labels)
+    x, y = task.bank.rows[~chosen_on], task.bank.labels[~chosen_on]
+    affine = Affine.of(x, task.device)
+    steps = max(FEWEST_STEPS, EPOCHS * -(-len(x) // BATCH))
+    batches = feature_batches(affine(x), torch.from_numpy(y).to(task.device), steps, batch=BATCH)
+    heads = train_heads(batches, affine.dim, task.classes, rates=RATES, steps=steps, schedule=cosine)
+    protocol = "linear probe, SGD, 13 rates at once, standardised, rate chosen on 10 % of train"
+    return [_chosen("linear-sgd", protocol, heads, affine, task, chosen_on)]
+
+
+def linear_augmented(task: Task) -> list[Outcome]:
+    """As `linear_sgd`, with fresh crops and flips of the images in every step."""
+    refuse_one_class(task.bank.labels)
+    chosen_on = held_out(task.bank.labels)
+    affine = Affine.of(task.bank.rows[~chosen_on], task.device)
+    steps = max(FEWEST_STEPS, EPOCHS * -(-int(np.count_nonzero(~chosen_on)) // MOCO_BATCH))
+    images = augmented_batches(_network(task), task.train, labelled(task.train)[~chosen_on], steps, batch=MOCO_BATCH)
+    batches = ((affine(x), y) for x, y in images)
+    heads = train_heads(batches, affine.dim, task.classes, rates=RATES, steps=steps, schedule=cosine)
+    protocol = "linear probe, SGD, 13 rates at once, standardised, crops and flips, rate chosen on 10 % of train"
+    return [_chosen("linear-augmented", protocol, heads, affine, task, chosen_on)]
+
+
+def linear_moco(task: Task) -> list[Outcome]:
+    """He et al. 2020, section 4.1: rate 30, 100 epochs, x 0.1 at 60 and 80, no decay; the last epoch counts.
+
+    The rate does not follow the batch size. Features are as they come, not standardised; weights
+    start at N(0, 0.01), the bias at 0. Nothing is selected.
+    """
+    index = labelled(task.train)
+    steps = MOCO_EPOCHS * -(-len(index) // MOCO_BATCH)
+    batches = augmented_batches(_network(task), task.train, index, steps, batch=MOCO_BATCH)
+    schedule = moco_steps
+    heads = train_heads(
+        batches, task.bank.rows.shape[1], task.classes, rates=(MOCO_RATE,), steps=steps, schedule=schedule
+    )
+    predicted = heads.predict(torch.from_numpy(task.queries.rows).to(task.device))[:, 0].cpu().numpy()
+    protocol = "linear probe, MoCo's recipe, rate 30, 100 epochs, crops and flips"
+    return [_outcome("linear-moco", protocol, predicted, task, {"diverged": bool((predicted < 0).any())})]
+
+
+def _network(task: Task) -> Encoder:
+    if not isinstance(task.encoder, Encoder):
+        raise TypeError(f"crops need a network that takes images, not {type(task.encoder).__name__}")
+    return task.encoder
+
+
+def _chosen(name: str, protocol: str, heads: Heads, affine: "Affine", task: Task, chosen_on: np.ndarray) -> Outcome:
+    """Choose a head on the held-out part of train; test that one."""
+    right = heads.predict(affine(task.bank.rows[chosen_on])).cpu().numpy() == task.bank.labels[chosen_on, None]
+    scores = right.mean(0)
+    best = int(scores.argmax())
+    predicted = heads.predict(affine(task.queries.rows))[:, best].cpu().numpy()
+    facts = {
+        "rate": RATES[best],
+        "grid_edge": best in (0, len(RATES) - 1),
+        "held_out": {f"{rate:.3g}": float(score) for rate, score in zip(RATES, scores, strict=True)},
+        "n_fit": int(np.count_nonzero(~chosen_on)),
+    }
+    return _outcome(name, protocol, predicted, task, facts)
+
+
+def _outcome(name: str, protocol: str, predicted: np.ndarray, task: Task, facts: dict[str, object]) -> Outcome:
+    value = accuracy(predicted, task.queries.labels)
+    return Outcome(name, protocol, "top-1 accuracy", value, wilson(value, len(task.queries)), predicted, facts)
+
+
+class Affine(NamedTuple):
+    """Standardisation, frozen before training."""
+
+    mean: Tensor  # (D,)
+    scale: Tensor  # (D,)
+
+    @classmethod
+    def of(cls, rows: np.ndarray, device: str | torch.device) -> "Affine":
+        std, mean = torch.std_mean(torch.from_numpy(rows).to(device), dim=0, correction=0)
+        return cls(mean, torch.where(std > 1e-6 * mean.abs() + 1e-30, 1 / std, 0))
+
+    @property
+    def dim(self) -> int:
+        return len(self.mean)
+
+    def __call__(self, rows: np.ndarray | Tensor) -> Tensor:
+        x = torch.as_tensor(rows, device=self.mean.device)
+        return (x - self.mean) * self.scale
+
+
+def cosine(progress: float) -> float:
+    """From 1 to 0 on half a cosine."""
+    return 0.5 + 0.5 * float(np.cos(np.pi * progress))
+
+
+def moco_steps(progress: float) -> float:
+    """1, then 0.1 from 60 % on, then 0.01 from 80 % on."""
+    return 0.1 ** ((progress >= 0.6) + (progress >= 0.8))
+
+
+def indices(n: int, steps: int, *, batch: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """`steps` batches of indices below n, a fresh order in every epoch; the last batch of an epoch may be smaller."""
+    rng, done = np.random.default_rng(seed), 0
+    while True:
+        order = rng.permutation(n)
+        for start in range(0, n, batch):
+            if done == steps:
+                return
+            yield order[start : start + batch]
+            done += 1
+
+
+def feature_batches(x: Tensor, y: Tensor, steps: int, *, batch: int) -> Batches:
+    """Batches of cached features."""
+    for index in indices(len(x), steps, batch=batch):
+        some = torch.from_numpy(index).to(x.device)
+        yield x[some], y[some]
+
+
+def augmented_batches(encoder: Encoder, split: Split, index: np.ndarray, steps: int, *, batch: int) -> Batches:
+    """Features of random crops of the images `index`; the encoder is frozen, in evaluation mode."""
+    for images, labels in image_batches(split, index, steps, batch=batch, size=encoder.image_size, like=encoder.mean):
+        with torch.inference_mode():
+            features = encoder.eval()(images).float()
+        yield features.clone(), labels
+
+
+def image_batches(
+    split: Split, index: np.ndarray, steps: int, *, batch: int, size: int, like: Tensor, seed: int = 0
+) -> Batches:
+    """Random crops (B, 3, size, size) of the images `index` and their labels, on the device of `like`."""
+    generator = torch.Generator().manual_seed(seed)
+    for some in indices(len(index), steps, batch=batch, seed=seed):
+        pixels = torch.from_numpy(resized(split.pixels[index[some]], size)).to(like.device).permute(0, 3, 1, 2)
+        labels = torch.from_numpy(split.labels[index[some]]).to(like.device)
+        yield crop_and_mirror(pixels / 255, size=size, generator=generator), labels
+
+
+@torch.inference_mode()
+def train_heads(
+    batches: Batches,
+    dim: int,
+    classes: int,
+    *,
+    rates: tuple[float, ...],
+    steps: int,
+    schedule: Callable[[float], float],
+    seed: int = 0,
+) -> Heads:
+    """Train one linear classifier for each rate on the same batches: SGD, momentum 0.9, no decay, mean cross-entropy.
+
+    The R classifiers are one matrix, so a step is two matrix products whatever R is.
+    """
+    weight = 0.01 * torch.randn(dim, 1, classes, generator=torch.Generator().manual_seed(seed))
+    weight = weight.repeat(1, len(rates), 1)  # (D, R, C); all start from the same point
+    heads, columns = None, torch.tensor(rates).repeat_interleave(classes)  # (R * C,)
+    for step, (x, y) in enumerate(batches):
+        if heads is None:
+            weight, columns = weight.flatten(1).to(x.device), columns.to(x.device)
+            bias = torch.zeros_like(columns)
+            pace, bias_pace = torch.zeros_like(weight), torch.zeros_like(bias)
+            heads = Heads(weight.view(dim, len(rates), classes), bias.view(len(rates), classes))
+        gradient = torch.addmm(bias, x, weight).view(len(x), len(rates), classes).softmax(-1)  # (B, R, C)
+        gradient[torch.arange(len(x)), :, y] -= 1
+        gradient = gradient.flatten(1).div_(len(x))
+        pace.mul_(MOMENTUM).addmm_(x.T, gradient)
+        bias_pace.mul_(MOMENTUM).add_(gradient.sum(0))
+        now = columns * schedule(step / steps)
+        weight.addcmul_(pace, now, value=-1)
+        bias.addcmul_(bias_pace, now, value=-1)
+    if heads is None:
+        raise ValueError("no batch came; at least one is needed")
+    return heads

@@ -1,0 +1,92 @@
+"""The folder of one evaluation: rows as they are measured, predictions beside them, tables last."""
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval.tables import Row, csv_text, markdown
+from zoo.errors import CorruptFile
+from zoo.files import write_bytes
+
+
+class Results:
+    """`rows/` one file for each encoder, data set and protocol; `predictions/`; `plots/`; `results.{json,csv,md}`.
+
+    Without a folder nothing is kept.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def once(self, key: list[Any], measure: Callable[[], list[Row]]) -> list[Row]:
+        """The rows of `key`: from an earlier run if it got that far, else measured and kept."""
+        if self.folder is None:
+            return measure()
+        path = self.folder / "rows" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
+        if path.is_file():
+            return read_rows(path)
+        rows = measure()
+        write_bytes(path, json.dumps(rows, indent=1, allow_nan=False).encode())
+        return rows
+
+    def once_file(self, name: str, make: Callable[[], bytes]) -> None:
+        """Write the file `name` of the folder, unless an earlier run has."""
+        if self.folder is not None and not (self.folder / name).is_file():
+            write_bytes(self.folder / name, make())
+
+    def keep_predictions(self, row: Row, predicted: np.ndarray, labels: np.ndarray) -> None:
+        """The classes (n_test,) predicted and true, for `eval.compare` and the plots."""
+        if self.folder is None:
+            return
+        content = io.BytesIO()
+        np.savez(content, predicted=predicted, labels=labels, data_sha256=np.array(row["data_sha256"]))
+        write_bytes(self._predictions_path(row), content.getvalue())
+
+    def predictions(self, row: Row) -> np.ndarray | None:
+        """The classes (n_test,) that were predicted; None for a protocol that predicts none."""
+        path = self._predictions_path(row)
+        if not path.is_file():
+            return None
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays["predicted"]
+
+    def _predictions_path(self, row: Row) -> Path:
+        assert self.folder is not None
+        return self.folder / "predictions" / f"{self.file_stem(row)}.npz"
+
+    @staticmethod
+    def file_stem(row: Row) -> str:
+        """A file name for a row, unique to its key, encoder and images."""
+        name = re.sub(r"[^a-zA-Z0-9.@-]+", "_", row["key"])
+        images = hashlib.sha256(" ".join(row["data_sha256"]).encode()).hexdigest()[:6]
+        return f"{name}-{row['encoder_sha256'][:8] or row['image_size']}-{images}"
+
+    def write_tables(self, rows: list[Row]) -> None:
+        """results.json, results.csv and results.md, of the same rows."""
+        if self.folder is None:
+            return
+        write_bytes(self.folder / "results.json", (json.dumps(rows, indent=1, allow_nan=False) + "\n").encode())
+        write_bytes(self.folder / "results.csv", csv_text(rows).encode())
+        write_bytes(self.folder / "results.md", (markdown(rows) + "\n").encode())
+
+    def pictures(self) -> dict[str, bytes]:
+        """The PNGs below plots/ by name."""
+        paths = sorted((self.folder / "plots").glob("*.png")) if self.folder is not None else []
+        return {path.name: path.read_bytes() for path in paths}
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows written by `eval.score`. Raises CorruptFile."""
+    try:
+        rows = json.loads(path.read_text())
+        if not all(isinstance(row, dict) and "key" in row for row in rows):
+            raise ValueError("no list of rows")
+        return rows
+    except (ValueError, TypeError) as error:
+        raise CorruptFile(f"{path}: not results ({error}). Delete it, and measure again") from error

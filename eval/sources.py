@@ -1,0 +1,115 @@
+"""Both splits of a data set, checked before anything is measured, and the features of both."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from eval.cache import cached_features
+from eval.contestants import Contestant
+from eval.features import Features, extract
+from zoo.dataset import Split, dataset_row, open_split
+from zoo.errors import BadData
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What stands in a row about images that could harm or flatter its number."""
+
+    skipped: int  # could not be decoded
+    unlabelled: int  # have the label -1 and are left out
+    unseen: int  # test images of a class that train lacks: they are kept, and count as mistakes
+    duplicates: int  # test images that train holds, too, pixel for pixel
+
+
+@dataclass(frozen=True)
+class Source:
+    """One data set to measure on."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: int
+    counts: Counts
+
+    @property
+    def sha256(self) -> tuple[str, str]:
+        return self.train.sha256, self.test.sha256
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those that extract features together."""
+
+    rank: int = 0
+    processes: int = 1
+    wait: Callable[[], object] = lambda: None
+    device: str | torch.device = "cpu"
+
+    @classmethod
+    def started(cls) -> "Processes":
+        """As `accelerate launch` started us; alone, on the GPU if there is one, otherwise."""
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return cls(device="cuda" if torch.cuda.is_available() else "cpu")
+        from accelerate import PartialState
+
+        state = PartialState()
+        return cls(state.process_index, state.num_processes, state.wait_for_everyone, state.device)
+
+
+def open_source(name: str, where: Path | None, *, max_train: int | None = None, max_test: int | None = None) -> Source:
+    """Both splits of the data set `name`.
+
+    Raises BadData if the splits name different classes, or more than half of the test images are train images.
+    """
+    train, test = (open_split(name, split, data=where) for split in ("train", "test"))
+    if train.classes != test.classes:
+        only = sorted(set(train.classes) ^ set(test.classes)) or "the order"
+        raise BadData(f"{name}: train and test do not have the same classes; different: {only}")
+    train, test = train.sample(max_train), test.sample(max_test)
+    counts = Counts(
+        skipped=len(train.skipped) + len(test.skipped),
+        unlabelled=int((train.labels < 0).sum() + (test.labels < 0).sum()),
+        unseen=int((~np.isin(test.labels[test.labels >= 0], train.labels)).sum()),
+        duplicates=duplicates(train, test),
+    )
+    if 2 * counts.duplicates > len(test):
+        raise BadData(
+            f"{name}: {counts.duplicates} of {len(test)} test images are train images, too; a score on them would be "
+            "worthless. Is test a copy of train?"
+        )
+    return Source(name, train, test, dataset_row(name).classes, counts)
+
+
+def duplicates(train: Split, test: Split) -> int:
+    """How many test images are in train, pixel for pixel."""
+    known = {_digest(image) for image in train.pixels}
+    return sum(_digest(image) in known for image in test.pixels)
+
+
+def _digest(image: np.ndarray) -> bytes:
+    return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
+
+
+def features_of(contestant: Contestant, source: Source, group: Processes) -> tuple[Features, Features]:
+    """Features of train and test; a network's are cached on disk, pixels are features already."""
+    if not contestant.sha256:
+        return extract(contestant.encoder, source.train), extract(contestant.encoder, source.test)
+    bank, queries = (
+        cached_features(
+            contestant.encoder,
+            split,
+            encoder_sha256=contestant.sha256,
+            layer=contestant.feature,
+            rank=group.rank,
+            processes=group.processes,
+            wait=group.wait,
+            progress=f"{contestant.label}: {source.name} {split.split}",
+        )
+        for split in (source.train, source.test)
+    )
+    return bank, queries

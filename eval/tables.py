@@ -1,0 +1,124 @@
+"""Rows as tables. Numbers that were not made in the same way never stand in one column."""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+Row = dict[str, Any]
+COLUMNS = ("encoder", "dataset", "protocol", "protocol_version", "metric", "unit", "value", "low", "high", "std")
+MORE_COLUMNS = ("n_train", "n_test", "dim", "image_size", "skipped", "unlabelled", "unseen", "duplicates", "collapsed")
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The tables of `sections`, then the notes."""
+    parts = [f"**{title}**\n\n{_pipes(cells)}" for title, cells in sections(rows)]
+    return "\n\n".join(parts + (["\n".join(notes(rows))] if notes(rows) else []))
+
+
+def _pipes(cells: Sequence[Sequence[str]]) -> str:
+    rule = ["---"] + ["--:"] * (len(cells[0]) - 1)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [cells[0], rule, *cells[1:]])
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What a reader has to know to trust the numbers, each once."""
+    return list(dict.fromkeys(note for row in rows for note in _notes(row)))
+
+
+def sections(rows: Sequence[Row]) -> list[tuple[str, list[list[str]]]]:
+    """A titled table for each protocol and metric: a line for each encoder, a column for each data set (and sample).
+
+    The first line holds the heads. With two data sets or more, the mean rank of each encoder is added.
+    """
+    return [_section(title, group) for title, group in grouped(rows).items()]
+
+
+def grouped(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by all that has to be equal for them to be compared: protocol, its version, metric."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(f"{row['protocol']}, v{row['protocol_version']}: {row['metric']}", []).append(row)
+    return groups
+
+
+def column(row: Row) -> tuple[str, int, int, str]:
+    """Which images a row was measured on; the hashes tell two samples of equal size apart."""
+    return row["dataset"], row["n_train"], row["n_test"], " ".join(row["data_sha256"])
+
+
+def line(row: Row, rows: Sequence[Row]) -> str:
+    """The encoder of a row, told apart from another one of the same name among `rows`."""
+    twins = {(other["encoder_sha256"], other["image_size"]) for other in rows if other["encoder"] == row["encoder"]}
+    return f"{row['encoder']} ({row['encoder_sha256'][:8] or row['image_size']})" if len(twins) > 1 else row["encoder"]
+
+
+def _section(title: str, rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
+    columns = list(dict.fromkeys(map(column, rows)))
+    lines = list(dict.fromkeys(line(row, rows) for row in rows))
+    cells = {(line(row, rows), column(row)): row for row in rows}
+    ks = sorted({int(k) for row in rows for k in row.get("by_k", ())}) if len(columns) == 1 else []
+    ranks = mean_ranks(rows) if len(columns) > 1 and rows[0]["unit"] == "share" else {}
+    heads = ["encoder", "D", *(f"{name}, {train:,} / {test:,}" for name, train, test, _ in columns)]
+    heads += [f"k = {k}" for k in ks] + (["mean rank"] if ranks else [])
+    body = []
+    for name in lines:
+        mine = [cells.get((name, where)) for where in columns]
+        first = next(row for row in mine if row)
+        values = [name, str(first["dim"]), *(_cell(row) if row else "" for row in mine)]
+        values += [f"{100 * first['by_k'][str(k)]:.2f}" if str(k) in first["by_k"] else "" for k in ks]
+        body.append(values + ([f"{ranks[name]:.1f}" if name in ranks else ""] if ranks else []))
+    unit = " (%, train / test images)" if rows[0]["unit"] == "share" else " (train / test images)"
+    return title + unit, [heads, *body]
+
+
+def _cell(row: Row) -> str:
+    """The value with its 95 % interval, or with its standard deviation over seeds."""
+    scale = 100 if row["unit"] == "share" else 1
+    text = f"{scale * row['value']:.2f}"
+    if row["ci95"]:
+        text += f" [{scale * row['ci95'][0]:.2f}, {scale * row['ci95'][1]:.2f}]"
+    elif row.get("std") is not None:
+        text += f" ± {scale * row['std']:.2f}"
+    return text
+
+
+def mean_ranks(rows: Sequence[Row]) -> dict[str, float]:
+    """The mean over columns of each encoder's rank, 1 the best, equals sharing theirs; only encoders in all columns."""
+    columns: dict[Any, dict[str, float]] = {}
+    for row in rows:
+        columns.setdefault(column(row), {})[line(row, rows)] = row["value"]
+    everywhere = set.intersection(*(set(values) for values in columns.values()))
+    ranks: dict[str, list[float]] = {name: [] for name in everywhere}
+    for values in columns.values():
+        for name in everywhere:
+            above = sum(values[other] > values[name] for other in everywhere)
+            equal = sum(values[other] == values[name] for other in everywhere)
+            ranks[name].append(above + (equal + 1) / 2)
+    return {name: sum(found) / len(found) for name, found in ranks.items()}
+
+
+def _notes(row: Row) -> list[str]:
+    where = f"{row['encoder']} on {row['dataset']}, {row['protocol'].split(',')[0]}"
+    known = [
+        (row["collapsed"], f"- {where}: the features are (nearly) one point; the encoder has collapsed."),
+        (row.get("grid_edge"), f"- {where}: the best setting lies at the edge of those tried."),
+        (row.get("converged") is False, f"- {where}: the last fit did not converge."),
+        (row.get("diverged"), f"- {where}: the training diverged."),
+        (row["unseen"], f"- {row['dataset']}: {row['unseen']} test images of classes that train lacks, all mistakes."),
+        (row["unlabelled"], f"- {row['dataset']}: {row['unlabelled']} images without a label left out."),
+        (row["skipped"], f"- {row['dataset']}: {row['skipped']} images could not be decoded and are left out."),
+        (row["duplicates"], f"- {row['dataset']}: {row['duplicates']} test images are in train, too."),
+    ]
+    return [note for holds, note in known if holds]
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """One line a row, values as fractions."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*COLUMNS, *MORE_COLUMNS, "encoder_sha256", "date"], extrasaction="ignore")
+    writer.writeheader()
+    for row in rows:
+        low, high = row["ci95"] or ("", "")
+        writer.writerow(row | {"low": low, "high": high})
+    return text.getvalue()

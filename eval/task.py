@@ -1,0 +1,37 @@
+"""What a protocol is given, and what it answers."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from eval.features import Features, PixelEncoder
+from zoo.dataset import Split
+
+
+@dataclass(frozen=True)
+class Task:
+    """One encoder on one data set. The labels of `queries` decide nothing; they only score."""
+
+    encoder: PixelEncoder
+    train: Split
+    test: Split
+    bank: Features  # of train
+    queries: Features  # of test
+    classes: int  # C; labels are 0 to C - 1
+    device: str | torch.device = "cpu"
+    finetune_steps: int = 5000  # of each training; a smaller number is another protocol, and its rows say so
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One number. Two numbers may stand in one column only if `protocol` and `metric` are equal."""
+
+    name: str  # short, unique among the outcomes of a task: "knn", "fewshot-5"
+    protocol: str  # all that has to be equal for two numbers to be compared
+    metric: str
+    value: float
+    ci95: tuple[float, float] | None
+    predicted: np.ndarray | None = None  # (n_test,) classes, to compare two encoders image by image
+    facts: dict[str, Any] = field(default_factory=dict)  # hyper-parameters selected, further metrics, unit

@@ -1,0 +1,226 @@
+"""The linear probes: against the optimum's own equation, known accuracies, and labels that hold nothing to learn."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+
+from eval.features import Features, RawPixels, extract
+from eval.fewshot import draw_share, draw_shots, fewshot, labels
+from eval.intervals import wilson
+from eval.linear import PENALTIES, _fit, held_out, linear, logistic_probe, ridge, ridge_probe, standardised
+from eval.linear_sgd import RATES, Heads, cosine, feature_batches, linear_moco, linear_sgd, moco_steps, train_heads
+from eval.metrics import accuracy
+from eval.task import Task
+from zoo.dataset import Split, open_split
+from zoo.errors import BadData
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    """Raw pixels of digits."""
+    train, test = open_split("digits", "train"), open_split("digits", "test")
+    encoder = RawPixels(8)
+    return Task(encoder, train, test, extract(encoder, train), extract(encoder, test), 10)
+
+
+def planted(n: int = 600, classes: int = 4, seed: int = 0) -> Features:
+    rng = np.random.default_rng(seed)
+    classes_of = rng.integers(0, classes, n)
+    rows = np.eye(classes)[classes_of] + 0.05 * rng.normal(size=(n, classes))
+    return Features(rows.astype(np.float32), classes_of)
+
+
+def overlapping(n: int, *, seed: int) -> Features:
+    """Four Gaussian heaps in 20 dimensions, of unequal scales, that no classifier can quite tell apart."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, n)
+    rows = 2.0 * np.eye(20)[labels] + rng.normal(size=(n, 20))
+    return Features((rows * np.geomspace(0.1, 10, 20)).astype(np.float32), labels)
+
+
+def test_a_fit_is_the_minimum_of_mean_cross_entropy_plus_half_the_penalty_times_the_squared_weights(task):
+    x, y, penalty = standardised(task.bank.rows)[0][:, ::3], task.bank.labels, 1e-2
+    model = LogisticRegression(max_iter=1000, tol=1e-5, warm_start=True)
+    assert _fit(model, x, y, penalty)
+    weights, bias = model.coef_.astype(float), model.intercept_.astype(float)
+    logits = x.astype(float) @ weights.T + bias
+    share = np.exp(logits - logits.max(1, keepdims=True))
+    share /= share.sum(1, keepdims=True)
+    error = (share - np.eye(10)[y]) / len(x)
+    assert np.abs(error.T @ x + penalty * weights).max() < 1e-4
+    assert np.abs(error.sum(0)).max() < 1e-4
+
+
+def test_the_last_tenth_of_digits_scores_the_known_accuracies():
+    """scikit-learn's digits exercise: logistic regression (C = 1, not standardised) 0.933333."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    rows, cut = (bunch.data / 16).astype(np.float32), int(0.9 * len(bunch.target))
+    model = LogisticRegression(max_iter=1000, warm_start=True)
+    _fit(model, rows[:cut], bunch.target[:cut], penalty=1 / cut)
+    assert accuracy(model.predict(rows[cut:]), bunch.target[cut:]) == pytest.approx(0.933333, abs=1 / 180)
+
+
+def test_the_path_and_scikit_learn_at_the_chosen_penalty_agree_on_every_digit(task):
+    fit = logistic_probe(task.bank, task.queries.rows)
+    x, queries = standardised(task.bank.rows, task.queries.rows)
+    cold = LogisticRegression(C=1 / (fit.penalty * len(x)), max_iter=2000, tol=1e-6).fit(
+        x.astype(float), task.bank.labels
+    )
+    assert accuracy(fit.predicted, cold.predict(queries.astype(float))) >= 0.997  # 1 of 359
+    assert fit.converged
+    assert list(fit.held_out) == list(PENALTIES)
+    assert fit.held_out[fit.penalty] == max(fit.held_out.values())
+
+
+def test_ridge_answers_as_scikit_learns_ridge_classifier(task):
+    fit = ridge_probe(task.bank, task.queries.rows)
+    x, queries = standardised(task.bank.rows, task.queries.rows)
+    oracle = RidgeClassifier(alpha=fit.penalty * len(x)).fit(x.astype(float), task.bank.labels)
+    assert accuracy(fit.predicted, oracle.predict(queries.astype(float))) >= 0.997
+
+
+def test_every_probe_finds_planted_labels():
+    train, test = planted(), planted(seed=1)
+    for probe in (logistic_probe, ridge_probe):
+        assert accuracy(probe(train, test.rows).predicted, test.labels) == 1.0
+
+
+def test_labels_that_hold_nothing_score_chance_whatever_is_selected():
+    rng = np.random.default_rng(3)
+    train = Features(rng.normal(size=(800, 30)).astype(np.float32), rng.integers(0, 4, 800))
+    queries, truth = rng.normal(size=(2000, 30)).astype(np.float32), rng.integers(0, 4, 2000)
+    low, high = wilson(0.25, 2000, z=3)
+    for probe in (logistic_probe, ridge_probe):
+        assert low <= accuracy(probe(train, queries).predicted, truth) <= high
+
+
+def test_a_best_penalty_at_the_end_of_the_path_is_flagged():
+    train = planted()
+    assert logistic_probe(train, train.rows[:5], penalties=(1e2, 1e1)).grid_edge
+    rng = np.random.default_rng(0)
+    noisy = Features((train.rows + rng.normal(size=train.rows.shape)).astype(np.float32), train.labels)
+    inner = logistic_probe(noisy, train.rows[:5], penalties=(1e4, 1e-2, 1e-9))
+    assert inner.grid_edge == (inner.penalty != 1e-2)
+
+
+def test_the_probe_does_not_depend_on_scale_or_order(task):
+    fit = logistic_probe(task.bank, task.queries.rows)
+    rescaled = logistic_probe(Features(7 * task.bank.rows + 3, task.bank.labels), 7 * task.queries.rows + 3)
+    assert accuracy(fit.predicted, rescaled.predicted) >= 0.99
+    half = logistic_probe(task.bank, task.queries.rows[::-1][:100])
+    assert half.predicted.tolist() == fit.predicted[::-1][:100].tolist()
+
+
+def test_a_tenth_of_every_class_is_held_out_and_no_class_loses_its_only_image():
+    classes = np.repeat([0, 1, 2], [400, 95, 1])
+    chosen = held_out(classes)
+    assert [int((chosen & (classes == c)).sum()) for c in range(3)] in ([40, 9, 0], [40, 10, 0])
+    assert held_out(np.array([0, 0, 1, 1])).sum() == 1
+    with pytest.raises(BadData, match="none can be held out"):
+        held_out(np.arange(5))
+
+
+def test_one_class_is_refused():
+    one = Features(np.eye(30, dtype=np.float32), np.zeros(30, np.int64))
+    for probe in (logistic_probe, ridge_probe):
+        with pytest.raises(BadData, match="one class"):
+            probe(one, one.rows)
+
+
+def test_constant_columns_become_zero_and_harm_nothing():
+    rows = np.stack([np.arange(5), np.full(5, 1e6)], 1).astype(np.float32)
+    (x,) = standardised(rows)
+    assert x[:, 1].tolist() == [0] * 5
+    assert x[:, 0].std() == pytest.approx(1)
+
+
+def test_heads_side_by_side_equal_heads_trained_alone_by_torch(task):
+    """Three rates at once against three plain torch trainings of the same batches."""
+    x, y = torch.from_numpy(standardised(task.bank.rows)[0][:256]), torch.from_numpy(task.bank.labels[:256])
+    rates, steps = (0.01, 0.1, 1.0), 30
+    heads = train_heads(feature_batches(x, y, steps, batch=64), 192, 10, rates=rates, steps=steps, schedule=cosine)
+    start = 0.01 * torch.randn(192, 1, 10, generator=torch.Generator().manual_seed(0))[:, 0]
+    for index, rate in enumerate(rates):
+        layer = torch.nn.Linear(192, 10)
+        with torch.no_grad():
+            layer.weight.copy_(start.T)
+            layer.bias.zero_()
+        optimiser = torch.optim.SGD(layer.parameters(), rate, momentum=0.9)
+        for step, (some, classes) in enumerate(feature_batches(x, y, steps, batch=64)):
+            optimiser.param_groups[0]["lr"] = rate * cosine(step / steps)
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(layer(some), classes).backward()
+            optimiser.step()
+        assert torch.allclose(heads.weight[:, index], layer.weight.T, atol=2e-4)
+        assert torch.allclose(heads.bias[index], layer.bias, atol=2e-4)
+
+
+def test_a_head_that_diverged_is_right_about_nothing():
+    weight = torch.full((2, 1, 3), torch.nan)
+    assert Heads(weight, torch.zeros(1, 3)).predict(torch.ones(4, 2)).tolist() == [[-1]] * 4
+
+
+def test_the_rate_sweep_is_as_good_as_the_regression_and_knows_no_test_label(task):
+    train, test = (overlapping(1500, seed=seed) for seed in (0, 1))
+    (outcome,) = linear_sgd(replace(task, bank=train, queries=test, classes=4))
+    exact = accuracy(logistic_probe(train, test.rows).predicted, test.labels)
+    assert 0.6 < exact < 0.95
+    assert outcome.value == pytest.approx(exact, abs=0.02)
+    assert outcome.facts["rate"] in RATES
+    shuffled = Features(test.rows, test.labels[::-1].copy())
+    (blind,) = linear_sgd(replace(task, bank=train, queries=shuffled, classes=4))
+    assert blind.predicted.tolist() == outcome.predicted.tolist()
+
+
+def test_the_fast_stand_in_is_a_few_points_below(task):
+    (fast,), (exact,) = ridge(task), linear(task)
+    assert exact.value - 0.06 <= fast.value <= exact.value + 0.02
+
+
+def test_mocos_rate_falls_at_60_and_80_percent():
+    assert [moco_steps(p) for p in (0, 0.599, 0.6, 0.799, 0.8, 0.99)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_mocos_recipe_learns_digits_from_an_untrained_network_and_leaves_it_as_it_was(encoder):
+    from eval.contestants import fingerprint
+
+    train, test = open_split("digits", "train").sample(120), open_split("digits", "test").sample(100)
+    before = fingerprint(encoder.train())
+    task = Task(encoder, train, test, extract(encoder, train), extract(encoder, test), 10)
+    (outcome,) = linear_moco(task)
+    assert outcome.value > wilson(0.1, 100)[1]
+    assert fingerprint(encoder) == before
+    assert not outcome.facts["diverged"]
+
+
+def test_shots_and_shares_are_counted_by_class():
+    classes = np.repeat([0, 1, 2], [100, 30, 3])
+    assert np.bincount(classes[draw_shots(classes, 10, seed=0)]).tolist() == [10, 10, 3]
+    assert np.bincount(classes[draw_share(classes, 0.1, seed=0)]).tolist() == [10, 3, 2]
+    assert draw_shots(classes, 10, seed=0).tolist() != draw_shots(classes, 10, seed=1).tolist()
+
+
+def test_more_labels_score_more_and_the_spread_over_draws_is_told(task):
+    outcomes = fewshot(task)
+    values = [outcome.value for outcome in outcomes]
+    assert values == sorted(values)
+    assert values[0] > 0.3
+    assert outcomes[0].facts["std"] == pytest.approx(np.std(outcomes[0].facts["by_seed"], ddof=1))
+    few, many = labels(task)
+    assert few.value < many.value
+    assert [few.facts["n_fit"], many.facts["n_fit"]] == [20, 142]
+
+
+def test_labels_below_zero_reach_no_probe():
+    digits = open_split("digits", "train").sample(200)
+    known = digits.labels.copy()
+    known[::2] = -1
+    split = Split("digits", "train", digits.pixels, known, digits.classes, "c")
+    features = extract(RawPixels(8), split)
+    assert len(features) == 100
+    assert logistic_probe(features, features.rows).predicted.min() >= 0

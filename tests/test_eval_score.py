@@ -1,0 +1,307 @@
+"""From the command line to cards and tables: who is measured, what is refused, what a reader is told."""
+
+import csv
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+from PIL import Image
+from safetensors.torch import save_file
+
+from eval.compare import compare_files, sentence
+from eval.contestants import baselines, fingerprint, open_contestant
+from eval.features import RawPixels
+from eval.intervals import compare, wilson
+from eval.metrics import confusion, mean_per_class, per_class
+from eval.results import Results
+from eval.score import PROTOCOLS, expand, main, score
+from eval.sources import open_source
+from eval.tables import csv_text, grouped, markdown, mean_ranks
+from zoo.encoder import Encoder
+from zoo.errors import BadData, CorruptFile, UnknownName
+from zoo.store import read_card
+
+
+def few(models, **more):
+    return score(models, data={"digits": None}, **{"max_train": 300, "max_test": 80, **more})
+
+
+def row(encoder: str, value: float, **more) -> dict:
+    base = {
+        "key": f"knn/digits/{encoder}",
+        "protocol": "k-NN",
+        "protocol_version": 1,
+        "metric": "top-1 accuracy",
+        "unit": "share",
+        "encoder": encoder,
+        "encoder_sha256": encoder * 8,
+        "image_size": 8,
+        "dim": 4,
+        "dataset": "digits",
+        "value": value,
+        "ci95": None,
+        "n_train": 10,
+        "n_test": 10,
+        "data_sha256": ["a", "b"],
+        "collapsed": False,
+        "unseen": 0,
+        "unlabelled": 0,
+        "skipped": 0,
+        "duplicates": 0,
+    }
+    return base | more
+
+
+def test_one_call_measures_every_kind_of_encoder(tiny_run, tmp_path):
+    names = [tiny_run, "pixels:", "random:r20", "timm:test_resnet"]
+    rows = few(names, protocols=["knn", "ridge"], out=tmp_path / "out", max_train=200, max_test=40)
+    labels = ["simco-r20-digits", "random r20", "pixels", "random timm:test_resnet"]  # baselines once
+    assert [row["encoder"] for row in rows] == [label for label in labels for _ in range(2)]
+    by_key = {row["key"]: row["value"] for row in rows}
+    assert by_key["knn/digits/pixels"] > by_key["knn/digits/random r20"] > 0.2
+    assert [row["key"].split("/")[2] for row in read_card(tiny_run).results] == [x for x in labels[:3] for _ in "12"]
+
+
+def test_a_folder_of_results_is_complete_and_is_not_measured_twice(tiny_run, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    rows = few(tiny_run, protocols=["knn"], out=out)
+    Results(out).write_tables(rows)
+    assert json.loads((out / "results.json").read_text()) == rows
+    (first, *_) = csv.DictReader((out / "results.csv").read_text().splitlines())
+    assert (first["encoder"], float(first["value"])) == ("simco-r20-digits", rows[0]["value"])
+    before = (out / "results.md").read_text()
+
+    def refuse(_):
+        raise AssertionError("measured again")
+
+    monkeypatch.setitem(PROTOCOLS, "knn", replace(PROTOCOLS["knn"], measure=refuse))
+    again = few(tiny_run, protocols=["knn"], out=out)
+    assert markdown(again) + "\n" == before
+    with pytest.raises(AssertionError, match="measured again"):
+        score(tiny_run, data={"digits": None}, max_train=301, max_test=80, protocols=["knn"], out=out)
+
+
+def test_predictions_are_kept_and_compared_image_by_image(tiny_run, tmp_path):
+    rows = few([tiny_run], protocols=["knn", "ridge"], out=tmp_path)
+    files = sorted((tmp_path / "predictions").glob("*.npz"))
+    assert len(files) == len(rows) == 6
+    pixels, random = (
+        next(f for f in files if f.name.startswith(f"knn_digits_{name}")) for name in ("pixels", "random")
+    )
+    result = compare_files(pixels, random)
+    values = {row["key"]: row["value"] for row in rows}
+    assert (result.a, result.b) == (values["knn/digits/pixels"], values["knn/digits/random r20"])
+    assert "is better" in sentence(result, "pixels", "random") or "can be told" in sentence(result, "pixels", "random")
+    score(tiny_run, data={"digits": None}, max_train=300, max_test=79, out=tmp_path / "other")
+    (other,) = (tmp_path / "other" / "predictions").glob("knn_digits_pixels*")
+    with pytest.raises(BadData, match="not made on the same images"):
+        compare_files(pixels, other)
+    with pytest.raises(FileNotFoundError, match="knn_digits_pixels"):
+        compare_files(pixels, tmp_path / "predictions" / "missing.npz")
+    other.write_bytes(b"PK")
+    with pytest.raises(CorruptFile):
+        compare_files(other, other)
+
+
+def test_mcnemar_and_the_bootstrap_tell_a_difference_and_tell_none():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 2000)
+    good, bad = (np.where(rng.random(2000) < share, labels, (labels + 1) % 10) for share in (0.8, 0.7))
+    result = compare(good, bad, labels)
+    assert result.low > 0.05
+    assert result.high < 0.15
+    assert result.p < 1e-6
+    assert result.difference == pytest.approx(result.a - result.b)
+    same = compare(good, good, labels)
+    assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
+    by_hand = compare(np.array([0] * 10), np.array([1] * 8 + [0] * 2), np.zeros(10, int))
+    assert by_hand.p == pytest.approx(2 * 0.5**8)  # 8 of 8 discordant images for A
+    with pytest.raises(BadData, match="same images"):
+        compare(good, bad[:5], labels)
+
+
+def test_the_bootstrap_interval_covers_the_truth_as_often_as_it_says():
+    rng, covered = np.random.default_rng(1), 0
+    labels = np.zeros(300, int)
+    for seed in range(200):
+        a, b = ((rng.random(300) > share).astype(int) for share in (0.7, 0.65))
+        result = compare(a, b, labels, seed=seed)
+        covered += result.low <= 0.05 <= result.high
+    assert 0.90 <= covered / 200 <= 0.99
+
+
+def test_metrics_from_the_confusion_matrix_by_hand():
+    labels, predicted = np.array([0, 0, 0, 1, 1, 3]), np.array([0, 0, 1, 1, 2, 3])
+    matrix = confusion(predicted, labels, classes=5)
+    assert matrix[0].tolist() == [2, 1, 0, 0, 0]
+    assert matrix[1].tolist() == [0, 1, 1, 0, 0]
+    assert per_class(matrix)[[0, 1, 3]] == pytest.approx([2 / 3, 1 / 2, 1])
+    assert np.isnan(per_class(matrix)[[2, 4]]).all()
+    assert mean_per_class(predicted, labels, classes=5) == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+
+
+def test_unlike_rows_never_share_a_column():
+    rows = [row("a", 0.5), row("b", 0.6, protocol="linear"), row("c", 0.7, n_train=9), row("d", 0.8, metric="mAP")]
+    rows += [row("e", 0.9, protocol_version=2), row("f", 0.4, data_sha256=["a", "c"])]
+    for group in grouped(rows).values():
+        assert len({(r["protocol"], r["protocol_version"], r["metric"]) for r in group}) == 1
+    lines = markdown(rows).splitlines()
+    columns = {
+        next(r["encoder"] for r in rows if f"{100 * r['value']:.2f}" in text): text for text in lines if ".00" in text
+    }
+    assert columns["a"].count("|") == columns["c"].count("|") == 6
+    assert columns["a"].split("|")[3:6] == [" 50.00 ", "  ", "  "]
+    assert columns["c"].split("|")[3:6] == ["  ", " 70.00 ", "  "]
+    assert columns["f"].split("|")[3:6] == ["  ", "  ", " 40.00 "]
+    assert columns["b"].count("|") == 4
+
+
+def test_two_encoders_of_one_name_are_told_apart():
+    text = markdown([row("a", 0.5), row("a", 0.6, encoder_sha256="0123456789")])
+    assert "a (01234567)" in text
+    assert "50.00" in text
+
+
+def test_ranks_are_means_over_data_sets_and_equals_share_theirs():
+    values = {"a": (0.9, 0.5), "b": (0.8, 0.5), "c": (0.7, 0.9)}
+    rows = [row(name, v, dataset=d) for name, pair in values.items() for d, v in zip(("x", "y"), pair, strict=True)]
+    assert mean_ranks(rows) == {"a": (1 + 2.5) / 2, "b": (2 + 2.5) / 2, "c": (3 + 1) / 2}
+    assert mean_ranks([*rows, row("d", 1.0, dataset="x")]) == mean_ranks(rows[:6])  # d is not everywhere
+    assert "mean rank" in markdown(rows)
+    assert "mean rank" not in markdown([r | {"unit": ""} for r in rows])
+
+
+def test_doubtful_numbers_are_noted_once():
+    rows = [
+        row("a", 0.5, grid_edge=True, converged=False, unseen=3),
+        row("b", 0.5, collapsed=True, duplicates=10, unseen=3),
+    ]
+    text = markdown(rows)
+    for note in ("edge of those tried", "did not converge", "has collapsed", "10 test images are in train"):
+        assert text.count(note) == 1
+    assert text.count("3 test images of classes that train lacks") == 1
+    assert "nan" not in csv_text(rows)
+
+
+def test_an_unknown_protocol_kind_or_network_is_told_with_the_nearest_names():
+    assert expand(["transfer", "linear"]) == ["linear", "fewshot", "labels", "finetune"]
+    with pytest.raises(UnknownName, match="knn"):
+        expand(["knnn"])
+    with pytest.raises(UnknownName, match="timm:"):
+        open_contestant("tim:resnet18", "digits")
+    with pytest.raises(UnknownName, match="resnet18"):
+        open_contestant("timm:resnet_18", "digits")
+    with pytest.raises(BadData, match="--data"):
+        score("pixels:")
+
+
+def test_timm_weights_from_a_file_are_loaded_whole_or_refused(tmp_path):
+    network = timm.create_model("test_resnet", pretrained=False)  # with its classifier
+    save_file(network.state_dict(), tmp_path / "whole.safetensors")
+    loaded = open_contestant(f"timm:test_resnet={tmp_path / 'whole.safetensors'}", "digits")
+    assert isinstance(loaded.encoder, Encoder)
+    assert (loaded.encoder.backbone.conv1[0].weight == network.conv1[0].weight).all()
+    assert loaded.sha256 != open_contestant("timm:test_resnet", "digits").sha256
+    save_file(
+        {f"module.{key}": value for key, value in network.state_dict().items()}, tmp_path / "prefixed.safetensors"
+    )
+    with pytest.raises(CorruptFile, match="unknown to the network"):
+        open_contestant(f"timm:test_resnet={tmp_path / 'prefixed.safetensors'}", "digits")
+    with pytest.raises(FileNotFoundError, match="safetensors"):
+        open_contestant("timm:test_resnet=nowhere", "digits")
+
+
+def test_the_fingerprint_sees_every_buffer_and_the_untrained_twin_is_always_the_same(encoder, tiny_run):
+    before = fingerprint(encoder)
+    encoder.backbone.bn1.running_mean[0] += 1
+    assert fingerprint(encoder) != before
+    one, two = (baselines(open_contestant(str(tiny_run), "digits")) for _ in range(2))
+    assert [b.sha256 for b in one] == [b.sha256 for b in two]
+
+
+def test_an_encoder_that_changes_while_it_is_measured_is_refused(tiny_run, monkeypatch):
+    def stir(task):
+        if isinstance(task.encoder, Encoder):
+            task.encoder.train()(__import__("torch").rand(4, 3, 8, 8))
+        return []
+
+    monkeypatch.setitem(PROTOCOLS, "knn", replace(PROTOCOLS["knn"], measure=stir))
+    with pytest.raises(BadData, match="changed while it was measured"):
+        few(tiny_run)
+
+
+def test_a_constant_encoder_scores_chance_and_is_called_collapsed(tiny_run):
+    import torch
+
+    from zoo.encoder import load_encoder, save_encoder
+
+    encoder = load_encoder(tiny_run)
+    for parameter in encoder.backbone.layer3[-1].parameters():
+        torch.nn.init.zeros_(parameter)
+    torch.nn.init.zeros_(encoder.backbone.layer3[-2].bn2.weight)
+    for module in encoder.backbone.layer3:
+        torch.nn.init.zeros_(module.bn2.weight)
+        torch.nn.init.zeros_(module.bn2.bias)
+    torch.nn.init.zeros_(encoder.backbone.layer2[-1].bn2.weight)
+    torch.nn.init.zeros_(encoder.backbone.conv1.weight)
+    save_encoder(encoder, tiny_run, replace(read_card(tiny_run), weights=None))
+    rows = few(tiny_run, protocols=["knn", "linear"])
+    for one in rows[:2]:
+        assert one["collapsed"]
+        assert one["value"] <= wilson(0.1, 80, z=3)[1]
+    assert "has collapsed" in markdown(rows)
+    assert not rows[-1]["collapsed"]
+
+
+def image_folder(folder: Path, classes: dict[str, list[str]], rng) -> Path:
+    for split, names in classes.items():
+        for name in names:
+            (folder / split / name).mkdir(parents=True)
+            for i in range(12 if split == "train" else 3):
+                Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / split / name / f"{i}.png")
+    return folder
+
+
+def test_test_images_of_a_class_that_train_lacks_count_as_mistakes_and_are_counted(tmp_path):
+    folder = image_folder(tmp_path, {"train": ["a", "b"], "test": ["a", "b", "c"]}, np.random.default_rng(0))
+    source = open_source("digits", folder)
+    assert (source.counts.unseen, len(source.test)) == (3, 9)
+    rows = score("pixels:", data={"digits": folder}, protocols=["knn", "linear"])
+    assert all(r["n_test"] == 9 and r["value"] <= 6 / 9 for r in rows)
+    assert "3 test images of classes that train lacks" in markdown(rows)
+
+
+def test_a_test_split_that_is_a_copy_of_train_is_refused_and_single_duplicates_are_counted(tmp_path):
+    folder = image_folder(tmp_path, {"train": ["a", "b"], "test": ["a", "b"]}, np.random.default_rng(0))
+    (folder / "test" / "a" / "0.png").write_bytes((folder / "train" / "b" / "5.png").read_bytes())
+    assert open_source("digits", folder).counts.duplicates == 1
+    for i in range(3):
+        for name in "ab":
+            (folder / "test" / name / f"{i}.png").write_bytes((folder / "train" / name / f"{i}.png").read_bytes())
+    with pytest.raises(BadData, match="6 of 6 test images are train images"):
+        open_source("digits", folder)
+
+
+def test_a_run_on_one_class_is_refused(tmp_path):
+    folder = image_folder(tmp_path, {"train": ["a"], "test": ["a"]}, np.random.default_rng(0))
+    with pytest.raises(BadData, match="one class"):
+        score("pixels:", data={"digits": folder}, protocols=["linear"])
+
+
+def test_raw_pixels_are_left_out_where_a_protocol_trains_a_network():
+    assert score("pixels:", data={"digits": None}, protocols=["linear-moco", "finetune"], max_test=50) == []
+    assert RawPixels(8).dim == 192
+
+
+def test_the_command_line_writes_a_folder_and_tells_errors_in_one_line(tmp_path, monkeypatch, capsys):
+    words = ["eval.score", "pixels:", "--protocol", "knn, ridge", "--out", str(tmp_path), "--max-test", "90", "--data"]
+    monkeypatch.setattr(sys, "argv", [*words, "digits"])
+    main()
+    assert capsys.readouterr().out.strip() == (tmp_path / "results.md").read_text().strip()
+    monkeypatch.setattr(sys, "argv", [*words, "digit"])
+    with pytest.raises(SystemExit, match="error: unknown data set 'digit'; nearest: digits, signdigits"):
+        main()
