@@ -25,13 +25,16 @@ from zoo.pixels import Picture, preprocess
 from zoo.store import CARD, WEIGHTS, checked_weights, locate, read_card
 
 
-def build_backbone(name: str, *, image_size: int) -> nn.Module:
-    """A fresh network (B, 3, H, W) -> (B, D) of the row `name`; ResNets get the CIFAR stem below 64 px."""
+def build_backbone(name: str, *, image_size: int, stem_padding: int = 1) -> nn.Module:
+    """A fresh network (B, 3, H, W) -> (B, D) of the row `name`; ResNets get the CIFAR stem below 64 px.
+
+    stem_padding: pixels, of the CIFAR stem; see `zoo.resnet.cifar_stem`.
+    """
     row = backbone_row(name)
     if not row.cifar_stem:
         return timm.create_model(row.architecture, num_classes=0)
     network = timm.create_model(row.architecture, num_classes=0, zero_init_last=False)  # as torchvision's default
-    return zoo.resnet.cifar_stem(network) if image_size < SMALL_IMAGE else network
+    return zoo.resnet.cifar_stem(network, padding=stem_padding) if image_size < SMALL_IMAGE else network
 
 
 class Encoder(nn.Module):
@@ -169,7 +172,7 @@ def load_encoder(name_or_path: str | Path, *, device: str | torch.device = "cpu"
     folder = locate(name_or_path)
     card = read_card(folder)
     path = checked_weights(folder, card)
-    backbone = build_backbone(card.backbone, image_size=card.image_size)
+    backbone = build_backbone(card.backbone, image_size=card.image_size, stem_padding=card.stem_padding)
     encoder = Encoder(backbone, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop, card=card)
     try:
         encoder.load_state_dict(load_file(path))
