@@ -375,6 +375,7 @@ def elsewhere(code: str, hub: LoopbackHub, folder: Path, **environment: str) -> 
 
 def surroundings(hub: LoopbackHub, folder: Path) -> dict[str, str]:
     return os.environ | {
+        "PYTHONPATH": str(Path(__file__).parents[1]),
         "HF_ENDPOINT": hub.url,
         "HF_TOKEN": TOKEN,
         "HF_HOME": str(folder / "hf-home"),

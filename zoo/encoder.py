@@ -176,11 +176,15 @@ def _disagreements(encoder: Encoder, card: Card) -> list[str]:
 
 
 def load_encoder(name_or_path: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
-    """The encoder of a kept model or a run folder, verified, in evaluation mode.
+    """The encoder of whatever `zoo.store.locate` finds, verified, in evaluation mode.
 
-    Raises UnknownName, NoWeights, CorruptFile.
+    Raises UnknownName, NoWeights, CorruptFile, Unreachable, AccessDenied.
     """
     folder = locate(name_or_path)
+    if not (folder / CARD).is_file():  # fetched from a repository of timm's
+        from zoo.plain_timm import timm_encoder
+
+        return timm_encoder(folder).to(device)
     card = read_card(folder)
     path = checked_weights(folder, card)
     backbone = build_backbone(card.backbone, image_size=card.image_size, stem_padding=card.stem_padding)
