@@ -1,9 +1,9 @@
 """A loopback Hub that this process uses, and what is published there."""
 
-import os
 from collections.abc import Iterator
 
 import huggingface_hub.constants
+import huggingface_hub.utils._detect_agent
 import pytest
 from loopback_hub import TOKEN, LoopbackHub, loopback_hub
 
@@ -14,8 +14,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
     with loopback_hub() as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", running.url)  # ModelCard and validate-yaml read it
-        monkeypatch.setattr(huggingface_hub.constants, "AGENT_HARNESSES_PATH", os.devnull)  # else in the user's home
+        monkeypatch.setattr(huggingface_hub.utils._detect_agent, "_registry", {})  # else it asks the real Hub
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr("zoo.hub.PAUSES", (0.01, 0.01))

@@ -1,5 +1,4 @@
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -208,7 +207,7 @@ def test_a_repository_of_timms_is_an_encoder_with_timms_features(hub: LoopbackHu
 
     (config["pretrained_cfg"])["interpolation"] = "bilinear"
     hub.repos["timm/test_resnet.ours"].commit(files | {"config.json": json.dumps(config).encode()})
-    with pytest.raises(ZooError, match="wants {'interpolation': 'bilinear'"):
+    with pytest.raises(ZooError, match=r"wants .'interpolation': 'bilinear'"):
         zoo.load("timm/test_resnet.ours")
 
 
@@ -232,7 +231,7 @@ def test_a_name_that_is_not_on_the_hub_is_told_so(hub: LoopbackHub):
         zoo.load("hf://tester/nothing")
 
 
-# --- what goes wrong on the way -----------------------------------------------------------------------------------------
+# --- what goes wrong on the way ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/api/models/", "/resolve/", "/cdn/"])
@@ -263,7 +262,7 @@ def test_a_corrupt_file_is_fetched_once_more(entry: Card, hub: LoopbackHub, enco
     found = zoo.load(NAME if what == "name" else ADDRESS)
     assert same(found, encoder)
     assert found.card == entry
-    assert len(hub.requests(f"GET {where}")) == 2
+    assert len(hub.requests(f"GET .*{where}")) == 2
 
 
 def test_a_file_that_is_corrupt_twice_is_refused_and_not_kept(entry: Card, hub: LoopbackHub, encoder: Encoder):
@@ -294,14 +293,15 @@ def test_a_file_damaged_after_it_was_fetched_is_found(entry: Card):
         zoo.load(NAME)
 
 
-LOAD = f"import zoo; print(zoo.load('{ADDRESS}@v1').card.weights.sha256)"
+FETCH = f"import zoo.store; print(zoo.store.read_card(zoo.store.locate('{ADDRESS}@v1')).weights.sha256)"  # no torch
 
 
 def test_two_processes_at_once_fetch_every_file_once(entry: Card, hub: LoopbackHub, tmp_path: Path):
     hub.faults = [Fault("GET", "/cdn/", 1, payload="slow", wait=0.02)]
     answers: list[str] = []
     threads = [
-        threading.Thread(target=lambda: answers.append(elsewhere(LOAD, hub, tmp_path).stdout.strip())) for _ in range(2)
+        threading.Thread(target=lambda: answers.append(elsewhere(FETCH, hub, tmp_path).stdout.strip()))
+        for _ in range(2)
     ]
     for thread in threads:
         thread.start()
@@ -316,7 +316,7 @@ def test_a_kill_during_the_download_leaves_nothing_half_and_the_next_call_goes_o
 ):
     where = f"/cdn/{sha256_of(hub, WEIGHTS)}"
     hub.faults = [Fault("GET", where, 1, payload="slow", wait=0.5)]
-    process = subprocess.Popen([sys.executable, "-c", LOAD], cwd=tmp_path, env=surroundings(hub, tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", FETCH], cwd=tmp_path, env=surroundings(hub, tmp_path))
     deadline = time.monotonic() + 60
     while not hub.requests(where) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -331,11 +331,9 @@ def test_a_kill_during_the_download_leaves_nothing_half_and_the_next_call_goes_o
     assert not list(in_cache(entry).parent.glob(".download*"))
 
 
-def test_loading_a_cached_name_imports_no_hub_client(entry: Card, hub: LoopbackHub, tmp_path: Path, home: Path):
+def test_a_fetched_name_is_found_without_the_hubs_client(entry: Card, monkeypatch: pytest.MonkeyPatch):
     zoo.load(NAME)
-    code = (
-        f"import zoo.store, sys; zoo.store.read_card(zoo.store.fetched_folder('{REPO}', '{entry.published.revision}'))"
-    )
-    done = elsewhere(code + "; print('huggingface_hub' in sys.modules)", hub, tmp_path, HF_HUB_OFFLINE="1")
-    assert done.stdout == "False\n"
-    assert os.environ["ZOO_HOME"] == str(home)
+    monkeypatch.setitem(sys.modules, "zoo.hub", None)  # an import would raise
+    assert locate(NAME) == in_cache(entry)
+    with pytest.raises(ImportError):
+        locate(f"{ADDRESS}@v1")
