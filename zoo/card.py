@@ -13,6 +13,7 @@ from typing import Any
 from zoo.errors import CorruptFile, UnknownName
 from zoo.names import parse_name
 
+REPO = r"[\w-][\w.-]*/[\w-][\w.-]*"  # ORG/NAME, as a regular expression
 FORMAT = 1  # of the card; a reader refuses other numbers
 
 
@@ -26,6 +27,15 @@ class Weights:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Published:
+    """Where on the Hugging Face Hub the card's files are."""
+
+    repo: str  # ORG/NAME
+    revision: str  # commit, 40 hex digits
+    files: tuple[Weights, ...]  # every file that is fetched
+
+
+@dataclass(frozen=True, kw_only=True)
 class Card:
     """What travels with an encoder: identity, preprocessing, recipe, training record, results."""
 
@@ -36,11 +46,14 @@ class Card:
     mean: tuple[float, float, float]  # of RGB in [0, 1]
     std: tuple[float, float, float]
     dim: int  # of an embedding, D
+    stem_padding: int = 1  # pixels around the image in a 3x3 stem: 1, or 2 as in solo-learn and the code built on it
+    parameters: int | None = None  # of the encoder; None before it is trained
     expects: str  # the published result of the recipe with its table, or "none published"
     recipe: dict[str, Any] = field(default_factory=dict)  # every number of the training
     training: dict[str, Any] = field(default_factory=dict)  # steps, images, seconds, hardware, date, versions, command
     results: tuple[dict[str, Any], ...] = ()  # rows written by `eval.score`
     weights: Weights | None = None  # None in the catalogue: not published yet
+    published: Published | None = None  # None for a run, and in the catalogue for weights that come with the package
     format: int = FORMAT
 
     @property
@@ -77,6 +90,9 @@ def parse_card(text: str, *, where: str | Path) -> Card:
         values["results"] = tuple(values.get("results", ()))
         if values.get("weights") is not None:
             values["weights"] = Weights(**values["weights"])
+        if values.get("published") is not None:
+            files = tuple(Weights(**file) for file in values["published"]["files"])
+            values["published"] = Published(**values["published"] | {"files": files})
         card = Card(**values)
         parse_name(card.name)
         bad = [entry for entry, sound in _soundness(card).items() if not sound]
@@ -98,7 +114,7 @@ def _refuse_constant(text: str) -> float:
 
 def _soundness(card: Card) -> dict[str, bool]:
     """Which entries hold a value that the entry may have."""
-    weights = card.weights
+    weights, published = card.weights, card.published
     return {
         "paper": isinstance(card.paper, str),
         "image_size": type(card.image_size) is int and card.image_size > 0,
@@ -106,11 +122,23 @@ def _soundness(card: Card) -> dict[str, bool]:
         "mean": len(card.mean) == 3 and all(map(isfinite, card.mean)),
         "std": len(card.std) == 3 and all(0 < value < inf for value in card.std),
         "dim": type(card.dim) is int and card.dim > 0,
+        "parameters": card.parameters is None or (type(card.parameters) is int and card.parameters > 0),
+        "stem_padding": card.stem_padding in (1, 2),
         "expects": isinstance(card.expects, str),
         "recipe": isinstance(card.recipe, dict),
         "training": isinstance(card.training, dict),
         "results": all(isinstance(row, dict) and "key" in row for row in card.results),
-        "weights.file": weights is None or re.fullmatch(r"\w[\w.-]*\.safetensors", weights.file) is not None,
-        "weights.sha256": weights is None or re.fullmatch("[0-9a-f]{64}", weights.sha256) is not None,
-        "weights.bytes": weights is None or (type(weights.bytes) is int and weights.bytes > 0),
+        "weights.file, sha256 or bytes": weights is None or _sound_file(weights, r"\w[\w.-]*\.safetensors"),
+        "published.repo": published is None or re.fullmatch(REPO, published.repo) is not None,
+        "published.revision": published is None or re.fullmatch("[0-9a-f]{40}", published.revision) is not None,
+        "published.files": published is None or all(_sound_file(file, r"\w[\w.-]*") for file in published.files),
     }
+
+
+def _sound_file(file: Weights, name: str) -> bool:
+    return bool(
+        re.fullmatch(name, file.file)
+        and re.fullmatch("[0-9a-f]{64}", file.sha256)
+        and type(file.bytes) is int
+        and file.bytes > 0
+    )

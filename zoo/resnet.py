@@ -7,10 +7,13 @@ from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
 
 
-def cifar_stem(network: ResNet) -> ResNet:
-    """Replace the ImageNet stem by a 3x3 convolution of stride 1, padding 1, without pooling (SimCLR, appendix B.9)."""
+def cifar_stem(network: ResNet, *, padding: int = 1) -> ResNet:
+    """Replace the ImageNet stem by a 3x3 convolution of stride 1, without pooling (SimCLR, appendix B.9).
+
+    padding: pixels; solo-learn and the code built on it pad by 2, so that 32 px give maps of 34.
+    """
     width = network.conv1.out_channels
-    network.conv1 = nn.Conv2d(3, width, kernel_size=3, stride=1, padding=1, bias=False)
+    network.conv1 = nn.Conv2d(3, width, kernel_size=3, stride=1, padding=padding, bias=False)
     nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     network.maxpool = nn.Identity()
     return network
