@@ -95,8 +95,8 @@ def _spectrum(seen: Spectrum) -> str:
 def _svg(title: str, draw: Any) -> str:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2, 3.2), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(5.2, 3.2))
+    axes = figure.add_axes((0.13, 0.15, 0.84, 0.75))
     draw(axes)
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)

@@ -112,12 +112,13 @@ class Views:
         """
         crops = []
         for index, policy in enumerate(self.policies):
-            crop, place = _box_draws(self.seed, step, index, batch_size)
-            ((top, left, height, width),) = _boxes(
-                policy, crop[row : row + 1], place[row : row + 1], image.height, image.width
-            ).tolist()
-            box, kind = (left, top, left + width, top + height), Image.Resampling[policy.interpolation.upper()]
-            crops.append(np.asarray(image.resize((self.size, self.size), kind, box=box)).transpose(2, 0, 1))
+            tries, places = (u[row : row + 1] for u in _box_draws(self.seed, step, index, batch_size))
+            ((top, left, height, width),) = _boxes(policy, tries, places, image.height, image.width).tolist()
+            kind = Image.Resampling[policy.interpolation.upper()]
+            crop = image.crop(
+                (left, top, left + width, top + height)
+            )  # resize(box=) would look beyond the box's border
+            crops.append(np.asarray(crop.resize((self.size, self.size), kind)).transpose(2, 0, 1))
         return np.stack(crops)
 
 
