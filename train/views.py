@@ -115,9 +115,7 @@ class Views:
             tries, places = (u[row : row + 1] for u in _box_draws(self.seed, step, index, batch_size))
             ((top, left, height, width),) = _boxes(policy, tries, places, image.height, image.width).tolist()
             kind = Image.Resampling[policy.interpolation.upper()]
-            crop = image.crop(
-                (left, top, left + width, top + height)
-            )  # resize(box=) would look beyond the box's border
+            crop = image.crop((left, top, left + width, top + height))  # resize(box=) would look beyond it
             crops.append(np.asarray(crop.resize((self.size, self.size), kind)).transpose(2, 0, 1))
         return np.stack(crops)
 
