@@ -159,7 +159,7 @@ def test_a_broken_loss_names_the_tensor_and_saves_the_batch(tmp_path):
 def test_skipped_images_are_counted_and_the_first_five_named():
     split = replace(open_split("digits", "test"), skipped=tuple(f"{i}.png: broken" for i in range(7)))
     line = say_what_is_skipped(split)
-    assert line.startswith("7 of 360 images cannot be decoded and are left out: 0.png: broken; 1.png")
+    assert line.startswith("7 of 359 images cannot be decoded and are left out: 0.png: broken; 1.png")
     assert line.endswith("4.png: broken ... and 2 more")
     assert say_what_is_skipped(split, 7) == ""
 

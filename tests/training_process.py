@@ -67,7 +67,7 @@ class WithoutBatchNorm(Method):
 
     def forward(self, view1: Tensor, view2: Tensor) -> Step:
         z1, z2 = self.encoder(torch.cat([view1, view2])).chunk(2)
-        return Step(nt_xent(torch.cat([gather_rows(z1), gather_rows(z2)]), temperature=0.5))
+        return Step(nt_xent(torch.cat([gather_rows(z1), gather_rows(z2)]), temperature=0.1))
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(5.0, 0.0)
