@@ -1,9 +1,10 @@
 # make demo: the whole product on an embedded data set.  make test: all tests.  make lint: style and types.
+# make bench: what a step costs beside the network's own work.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 
 demo: $(VENV)/demo.installed
 	$(BIN)/python demo.py
@@ -15,6 +16,9 @@ lint: $(VENV)/dev.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: $(VENV)/dev.installed
+	PYTHONPATH=. $(BIN)/python tests/bench/step.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zoo.encoder import Encoder
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny networks: threads that wait for each other only cost time
+os.environ.setdefault("WANDB_MODE", "disabled")  # where it is installed, no test speaks to it
 
 REALDATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -228,15 +228,22 @@ def test_the_log_drops_what_will_come_again_and_a_line_cut_short(tmp_path):
 
 
 def test_every_epoch_sees_every_image_once_in_an_order_of_its_own():
-    from train.pretrain import _batch
+    from train.batches import batches
+    from train.views import Views
     from zoo.dataset import Split
 
     pixels = np.arange(64, dtype=np.uint8)[:, None, None, None] * np.ones((1, 1, 1, 3), np.uint8)
     images = Split("digits", "train", pixels, np.zeros(64, np.int64), (), "")
-    recipe = replace(find_recipe("simco-r20-digits"), batch_size=16)
-    epochs = [[_batch(images, 4 * e + s, 4, recipe, 0, 1)[:, 0, 0, 0].tolist() for s in range(4)] for e in range(2)]
+    recipe = find_recipe("simco-r20-digits")
+    views = Views(recipe.view1, recipe.view2, size=8, seed=recipe.seed)
+
+    def numbers(first, last, **share):
+        found = batches(images, views, first=first, last=last, batch_size=16, **share)
+        return [batch[:, 0, 0, 0].tolist() for batch in found]
+
+    epochs = [numbers(0, 4), numbers(4, 8)]
     flat = [[i for batch in epoch for i in batch] for epoch in epochs]
     assert sorted(flat[0]) == sorted(flat[1]) == list(range(64))
     assert flat[0] != flat[1]
-    halves = [_batch(images, 5, 4, recipe, rank, 2)[:, 0, 0, 0].tolist() for rank in (0, 1)]
+    halves = [numbers(5, 6, rank=rank, world=2)[0] for rank in (0, 1)]
     assert halves[0] + halves[1] == epochs[1][1]

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zoo.errors import CorruptFile
+from zoo.errors import CorruptFile, ZooError
 from zoo.files import new_file
 
 KEPT = 2
@@ -27,22 +27,35 @@ class Progress:
 
 
 def save_checkpoint(folder: Path, method: nn.Module, optimizer: Optimizer, progress: Progress) -> Path:
-    """Write the state after `progress.step` updates into `folder`, then delete all but the last two."""
+    """Write the state after `progress.step` updates into `folder`, then delete all but the last two.
+
+    Raises ZooError if it cannot be written, as on a full disk; the earlier ones stay.
+    """
     tensors = {f"method.{key}": value for key, value in method.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{key}": v for key, v in state.items() if isinstance(v, Tensor)}
     tensors = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     path = folder / f"step-{progress.step:08d}.safetensors"
     with new_file(path) as aside:
-        save_file(tensors, aside, metadata={"progress": json.dumps(progress.__dict__)})
-    for old in sorted(folder.glob("step-*.safetensors"))[:-KEPT]:
+        try:
+            save_file(tensors, aside, metadata={"progress": json.dumps(progress.__dict__)})
+        except SafetensorError as error:  # its name for a full disk, too
+            raise ZooError(
+                f"cannot write {path}: {error}. The earlier checkpoints are untouched: make room, and the same command "
+                "goes on from the last one"
+            ) from error
+    for old in _checkpoints(folder)[:-KEPT]:
         old.unlink()
     return path
 
 
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.safetensors"))
+
+
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint in `folder`, if there is one."""
-    return max(folder.glob("step-*.safetensors"), default=None)
+    return max(_checkpoints(folder), default=None)
 
 
 def read_progress(path: Path) -> Progress:
@@ -51,19 +64,29 @@ def read_progress(path: Path) -> Progress:
         with safe_open(path, "pt") as file:
             return Progress(**json.loads(file.metadata()["progress"]))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise CorruptFile(
-            f"{path} is not a checkpoint ({error}). Delete it: the run then goes on from the one before"
-        ) from error
+        raise CorruptFile(f"{path} is not a checkpoint ({error}). {_way_out(path)}") from error
 
 
 def load_checkpoint(path: Path, method: nn.Module, optimizer: Optimizer) -> None:
-    """Put the state of `path` into a fresh method and optimiser of the same recipe."""
+    """Put the state of `path` into a fresh method and optimiser of the same recipe. Raises CorruptFile if it cannot."""
     with safe_open(path, "pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
-    method.load_state_dict({key.removeprefix("method."): v for key, v in tensors.items() if key.startswith("method.")})
+    weights = {key.removeprefix("method."): v for key, v in tensors.items() if key.startswith("method.")}
+    try:
+        method.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CorruptFile(f"{path} is of another method or version ({error}). {_way_out(path)}") from error
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         if key.startswith("optimizer."):
             _, index, name = key.split(".", 2)
             state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+
+
+def _way_out(path: Path) -> str:
+    """What to do about a checkpoint that cannot be read."""
+    before = [other.name for other in _checkpoints(path.parent) if other.name < path.name]
+    if before:
+        return f"Delete it: the run then goes on from the one before, {before[-1]}"
+    return "Delete it: there is none before it, so the run then starts anew"

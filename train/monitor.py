@@ -1,14 +1,26 @@
-"""A look at the encoder while it trains, without the test set."""
+"""Looks at a training while it runs, without the test set: does the encoder see, collapse, or meet broken numbers?"""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from eval.features import extract
 from eval.knn import knn_predict
 from eval.metrics import accuracy
+from train.method import Method
 from zoo.dataset import Split
 from zoo.encoder import Encoder
+from zoo.files import new_file
 
 BANK, HELD_OUT, K = 10_000, 2_000, 20
+SPECTRUM_OF = 512  # images
+COLLAPSED_STD = 0.01  # share of the spread of isotropic features; an untrained ResNet has 0.03 and more
+COLLAPSED_RANK = 1.5
 
 
 def online_knn(encoder: Encoder, train: Split) -> float | None:
@@ -25,3 +37,78 @@ def online_knn(encoder: Encoder, train: Split) -> float | None:
     rows, labels = features.rows, features.labels
     predicted = knn_predict(rows[~held_out], labels[~held_out], rows[held_out], ks=(K,))
     return accuracy(predicted[K, 0.07], labels[held_out])
+
+
+class Spectrum(NamedTuple):
+    """How the features of some images fill their space."""
+
+    std: float  # of unit features, mean over channels, times sqrt(D): 0 where all images look alike, at most 1
+    rank: float  # effective rank, 1 .. min(n - 1, D): Roy and Vetterli 2007, exp of the entropy of the singular values
+    values: list[float]  # singular values of the centred unit features, as shares of their sum, largest first
+
+
+def spectrum(features: np.ndarray) -> Spectrum:
+    """The spectrum of features (n, D), n >= 2."""
+    rows = features / np.linalg.norm(features, axis=1, keepdims=True).clip(np.finfo(np.float32).tiny)
+    centred = (rows - rows.mean(0)).astype(np.float64)
+    std = float(centred.std(0).mean() * math.sqrt(rows.shape[1]))
+    values = np.linalg.svd(centred, compute_uv=False)
+    shares = values / max(values.sum(), np.finfo(np.float64).tiny)
+    entropy = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
+    return Spectrum(std, float(np.exp(entropy)), shares.tolist())
+
+
+def online_spectrum(encoder: Encoder, train: Split) -> Spectrum:
+    """The spectrum of at most 512 train images, always the same ones."""
+    return spectrum(encoder.embed_pixels(np.asarray(train.sample(SPECTRUM_OF).pixels)))
+
+
+def collapse_warning(seen: Spectrum) -> str:
+    """What to do if the features have collapsed; else nothing."""
+    if seen.std > COLLAPSED_STD and seen.rank > COLLAPSED_RANK:
+        return ""
+    return (
+        f"the encoder has collapsed: images hardly differ (std {seen.std:.4f}, effective rank {seen.rank:.1f}). "
+        "Lower --learning-rate, lengthen --warmup-epochs, or enlarge --batch-size; check that the two views differ"
+    )
+
+
+def gradient_norms(method: nn.Module) -> dict[str, Tensor]:
+    """Norms () of the gradients of the first and of the last weight matrix: 0 or huge ones tell where training dies."""
+    weights = [p for p in method.parameters() if p.ndim > 1 and p.grad is not None]
+    ends = {"gradient_first": weights[0], "gradient_last": weights[-1]} if weights else {}
+    return {name: weight.grad.norm() for name, weight in ends.items() if weight.grad is not None}
+
+
+@torch.no_grad()
+def first_bad_tensor(method: Method, view1: Tensor, view2: Tensor) -> str:
+    """The name of the first tensor that is not finite: views, then parameters and buffers, then outputs in order."""
+    named = [("view1", view1), ("view2", view2), *method.named_parameters(), *method.named_buffers()]
+    for name, tensor in named:
+        if not tensor.isfinite().all():
+            return name
+    found: list[str] = []
+
+    def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
+        def look(_: nn.Module, __: tuple[Tensor, ...], output: object) -> None:
+            if isinstance(output, Tensor) and not output.isfinite().all():
+                found.append(f"the output of {name}")
+
+        return module.register_forward_hook(look)
+
+    handles = [watch(name, module) for name, module in method.named_modules() if name]
+    try:
+        method(view1, view2)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else "the loss itself"
+
+
+def save_batch(folder: Path, view1: Tensor, view2: Tensor, step: int) -> Path:
+    """Both views of a batch in one file, to look at what broke."""
+    path = folder / f"bad-batch-{step:08d}.safetensors"
+    with new_file(path) as aside:
+        views = {"view1": view1, "view2": view2}
+        save_file({name: view.detach().cpu().contiguous() for name, view in views.items()}, aside)
+    return path

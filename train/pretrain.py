@@ -6,40 +6,36 @@ Everything random is a function of (seed, step), so the same command, run again 
 checkpoint to the same weights (on CPU: bit for bit).
 """
 
-import fcntl
 import math
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 import tyro
 from accelerate import Accelerator
 from torch import Tensor
-from tqdm import tqdm
 
+from train.batches import batches, open_images, steps_in_epoch
 from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
 from train.gradcache import cached_backward
 from train.method import Method, Step
-from train.monitor import online_knn
+from train.monitor import first_bad_tensor, gradient_norms, save_batch
 from train.optim import make_optimizer
-from train.recipe import Recipe, differences, find_recipe, recipes
-from train.run_log import RunLog
+from train.recipe import Recipe, find_recipe, recipes
+from train.run_folder import holds_weights_of, only_run_in, run_card, same_run, same_step_everywhere
+from train.stopping import EXIT_CODE, stop_requests
 from train.views import Views
-from zoo.card import Card
-from zoo.dataset import Split, open_split
+from train.watch import Watch
 from zoo.encoder import new_encoder, save_encoder, save_head
-from zoo.errors import BadData, ZooError
+from zoo.errors import ZooError
 from zoo.names import parse_name
-from zoo.provenance import command, hardware, today, versions
 
 LOG_EVERY = 10  # steps between looks at the loss, each of which waits for the device
+SAVE_EVERY = 300  # seconds of training that a kill may cost where an epoch is longer
 
 
 def pretrain(
@@ -50,26 +46,33 @@ def pretrain(
     limit: int | None = None,
     knn_every: int = 10,
     chunk: int = 0,
+    stream: bool = False,
+    workers: int = 2,
+    compile: bool = False,
 ) -> Path:
     """Train the encoder of `recipe`, or go on with it, and return the run folder, which `zoo.load` opens.
 
-    data: as for `zoo.dataset.open_split`. out: the run folder, by default runs/NAME. limit: train on that many images.
-    knn_every: epochs between looks at k-NN accuracy on held-out train images; 0 for none. chunk: images of a process
-    that go through the encoder at a time, for a batch that the memory does not hold: the gradient of the whole batch
-    all the same, but batch normalisation sees a chunk; 0 for all at once.
-    Raises BadData; ZooError if another process trains there, the folder holds a run with other numbers, or the loss
-    is not finite.
+    data: as for `zoo.dataset.open_split`; `folder:PATH` takes any images. out: the run folder, by default runs/NAME.
+    limit: train on that many images. knn_every: epochs between looks at k-NN accuracy on held-out train images; 0 for
+    none. chunk: images of a process that go through the encoder at a time, for a batch that the memory does not hold:
+    the gradient of the whole batch all the same, but batch normalisation sees a chunk; 0 for all at once. stream: read
+    and decode the images while training, from a folder, Parquet or tar shards, rather than once before; always so above
+    96 px. workers: threads of each process that decode them. compile: torch.compile.
+    Raises BadData; CorruptFile if the last checkpoint cannot be read; ZooError if another process trains there, the
+    folder holds a run with other numbers, or the loss is not finite. SIGTERM ends it with SystemExit(143), all saved.
     """
     accelerator = Accelerator()
+    _refuse_accumulation(accelerator)
     rank, world = accelerator.process_index, accelerator.num_processes
+    main, device = accelerator.is_main_process, accelerator.device
     folder = out or Path("runs", recipe.name)
     with accelerator.main_process_first():
-        images = open_split(parse_name(recipe.name).dataset, "train", data=data).sample(limit)
-    steps_per_epoch = _steps_per_epoch(len(images), recipe.batch_size, world)
+        images = open_images(parse_name(recipe.name).dataset, data, stream=stream, limit=limit)
+    steps_per_epoch = steps_in_epoch(len(images), recipe.batch_size, world)
     total = recipe.epochs * steps_per_epoch
 
     torch.manual_seed(recipe.seed)
-    method = recipe.method(new_encoder(recipe.name)).to(accelerator.device)
+    method = recipe.method(new_encoder(recipe.name)).to(device).to(memory_format=torch.channels_last)
     optimizer = make_optimizer(
         recipe.optimizer,
         method,
@@ -79,67 +82,89 @@ def pretrain(
     )
     views = Views(recipe.view1, recipe.view2, size=method.encoder.image_size, seed=recipe.seed)
 
-    with _only_run_in(folder, accelerator):
-        progress = Progress(0, 0.0, recipe.numbers() | {"images": len(images), "data": images.sha256, "chunk": chunk})
+    with only_run_in(folder, main=main):
+        identity = {"images": len(images), "data": images.sha256, "precision": accelerator.mixed_precision}
+        progress = Progress(0, 0.0, recipe.numbers() | identity | {"chunk": chunk})
         checkpoint = last_checkpoint(folder / "checkpoints")
         if checkpoint:
-            progress = _same_run(read_progress(checkpoint), progress, folder)
+            progress = same_run(read_progress(checkpoint), progress, folder)
             load_checkpoint(checkpoint, method, optimizer)
+        same_step_everywhere(progress.step, folder)
+        if compile:
+            method.compile()
         model, optimizer = accelerator.prepare(method, optimizer)
         started = time.monotonic() - progress.seconds
-        main = accelerator.is_main_process
+        saved, stopping = time.monotonic(), False
+        loader = batches(
+            images,
+            views,
+            first=progress.step,
+            last=total,
+            batch_size=recipe.batch_size,
+            rank=rank,
+            world=world,
+            workers=workers,
+        )
+        watch_me = {"step": progress.step, "total": total, "knn_every": knn_every}
         with (
-            RunLog(folder, step=progress.step) if main else nullcontext() as log,
-            tqdm(total=total, initial=progress.step, unit=" steps", disable=not main, dynamic_ncols=True) as bar,
+            Watch(folder, recipe, method, images, **watch_me) if main else nullcontext() as watch,
+            stop_requests() as stop_asked,
+            closing(loader),
         ):
-            for step in range(progress.step, total):
+            if main and progress.step == total and not holds_weights_of(folder, total):
+                save_encoder(method.encoder, folder, run_card(recipe, progress, steps_per_epoch, accelerator))
+            for step, pixels in enumerate(loader, progress.step):
                 learning_rate = _set_learning_rate(optimizer, recipe, step / steps_per_epoch)
-                pixels = _batch(images, step, steps_per_epoch, recipe, rank, world).to(accelerator.device)
-                view1, view2 = views(pixels, step, rank, world)
+                view1, view2 = views(_on(device, pixels), step, rank, world)
                 outcome = _backward(accelerator, model, method, view1, view2, chunk)
+                done, epoch = step + 1, (step + 1) / steps_per_epoch
+                look = done % LOG_EVERY == 0 or epoch.is_integer() or done == 1
+                norms = gradient_norms(method) if look else {}
+                if look or device.type == "cpu":  # elsewhere the question would wait for the device
+                    _check_finite(outcome.loss, done, method, view1, view2, folder if main else None)
                 optimizer.step()
                 optimizer.zero_grad()
-                method.after_step(outcome, (step + 1) / total)
+                method.after_step(outcome, done / total)
 
-                done, epoch = step + 1, (step + 1) / steps_per_epoch
-                bar.update()
-                if log and (done % LOG_EVERY == 0 or epoch.is_integer() or done == 1):
-                    loss = _finite(outcome.loss, done, folder)
-                    log.write(done, loss=loss, learning_rate=learning_rate, epoch=epoch)
-                    bar.set_description_str(_description(loss, learning_rate, method, recipe, bar))
-                if log and epoch.is_integer():
-                    if knn_every and (epoch % knn_every == 0 or done == total):
-                        log.write(done, **_knn(method, images, bar))
-                    progress = replace(progress, step=done, seconds=time.monotonic() - started)
-                    card = save_encoder(method.encoder, folder, _card(recipe, progress, accelerator))
-                    save_head(method, folder, card)
-                    # The checkpoint comes last: a kill before it repeats an epoch and loses nothing.
-                    save_checkpoint(folder / "checkpoints", method, optimizer, progress)
+                stopping = stop_asked()
+                if watch:
+                    watch.bar.update()
+                    if look:
+                        watch.look(done, epoch, loss=outcome.loss, learning_rate=learning_rate, norms=norms)
+                    if epoch.is_integer() or stopping or time.monotonic() - saved > SAVE_EVERY:
+                        saved = time.monotonic()
+                        progress = replace(progress, step=done, seconds=saved - started)
+                        card = run_card(recipe, progress, steps_per_epoch, accelerator)
+                        save_head(method, folder, save_encoder(method.encoder, folder, card))
+                        # The checkpoint comes last: a kill before it repeats some steps and loses nothing.
+                        save_checkpoint(folder / "checkpoints", method, optimizer, progress)
+                if stopping:
+                    break
+            if watch and not stopping:
+                watch.report()
     accelerator.wait_for_everyone()
     accelerator.end_training()
+    if stopping:
+        if main:
+            print(f"stopped by SIGTERM, all is saved in {folder}; the same command goes on", file=sys.stderr)
+        raise SystemExit(EXIT_CODE)
     return folder
 
 
-def _steps_per_epoch(images: int, batch_size: int, world: int) -> int:
-    if batch_size % world:
-        raise BadData(f"--batch-size {batch_size} does not divide over {world} processes")
-    if images < batch_size:
-        raise BadData(f"{images} images are fewer than one batch of {batch_size}; lower --batch-size")
-    return images // batch_size  # what is left over waits for the next epoch's shuffle
+def _refuse_accumulation(accelerator: Accelerator) -> None:
+    n = accelerator.gradient_accumulation_steps
+    if n != 1:
+        raise ZooError(
+            f"gradient accumulation over {n} batches does not enlarge the negatives: each would be contrasted with "
+            "itself alone. Leave it at 1; a larger --batch-size with --chunk fits the memory and keeps the loss"
+        )
 
 
-@lru_cache(maxsize=1)
-def _epoch_order(seed: int, epoch: int, images: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(images)
-
-
-def _batch(images: Split, step: int, steps_per_epoch: int, recipe: Recipe, rank: int, world: int) -> Tensor:
-    """This process's share of the batch of `step`: (B, 3, H, W) uint8."""
-    epoch, nth = divmod(step, steps_per_epoch)
-    share = recipe.batch_size // world
-    first = nth * recipe.batch_size + rank * share
-    rows = _epoch_order(recipe.seed, epoch, len(images))[first : first + share]
-    return torch.from_numpy(images.pixels[rows]).permute(0, 3, 1, 2)
+def _on(device: torch.device, pixels: Tensor) -> Tensor:
+    """The pixels on the device; the copy to a GPU runs beside what was asked for before."""
+    if device.type == "cuda":
+        return pixels.pin_memory().to(device, non_blocking=True)
+    return pixels.to(device)
 
 
 def _backward(
@@ -161,75 +186,20 @@ def _set_learning_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: 
     return rate
 
 
-@contextmanager
-def _only_run_in(folder: Path, accelerator: Accelerator) -> Iterator[None]:
-    """Hold the run folder's lock, which the system lets go of when the process dies, however it dies."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        if accelerator.is_main_process:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ZooError(f"another process trains in {folder}; wait for it, or give another --out") from error
-        yield
+def _check_finite(loss: Tensor, done: int, method: Method, view1: Tensor, view2: Tensor, folder: Path | None) -> None:
+    """Raises ZooError if the loss is not finite; names what broke and, given a folder, saves the batch there.
 
-
-def _same_run(found: Progress, mine: Progress, folder: Path) -> Progress:
-    """The progress found in a checkpoint, if it is of a run with the same numbers and data."""
-    different = differences(found.identity, mine.identity)
-    if different:
-        raise ZooError(
-            f"{folder} holds a run with other numbers:\n  " + "\n  ".join(different) + "\n"
-            "Go on with the same ones, give another --out, or delete the folder"
-        )
-    return found
-
-
-def _finite(loss: Tensor, done: int, folder: Path) -> float:
+    Every process asks after the same steps and has the same loss, so none is left waiting for another.
+    """
     value = loss.item()
-    if not math.isfinite(value):
-        raise ZooError(
-            f"the loss is {value} after {done} steps. {folder / 'checkpoints'} holds the last good state; "
-            "lower --learning-rate, or lengthen --warmup-epochs"
-        )
-    return value
-
-
-def _description(loss: float, learning_rate: float, method: Method, recipe: Recipe, bar: Any) -> str:
-    """`loss 4.101 (from 5.545 to at best 0.993)  lr 0.0300  812 images/s`, before the bar."""
-    start, floor = method.loss_range(recipe.batch_size)
-    speed = (bar.format_dict["rate"] or 0) * recipe.batch_size
-    return f"loss {loss:.3f} (start {start:.3f}, floor {floor:.3f})  lr {learning_rate:.4f}  {speed:,.0f} images/s"
-
-
-def _knn(method: Method, images: Split, bar: Any) -> dict[str, float]:
-    value = online_knn(method.encoder, images)
-    if value is None:
-        return {}
-    bar.write(f"k-NN on held-out train images, k = 20: {100 * value:.2f} %")
-    return {"knn_held_out": value}
-
-
-def _card(recipe: Recipe, progress: Progress, accelerator: Accelerator) -> Card:
-    """The recipe's card with the record of this run. A changed recipe expects nothing published."""
-    changed = differences(find_recipe(recipe.name).numbers(), recipe.numbers())
-    n_images = progress.identity["images"]
-    device = torch.cuda.get_device_name() if accelerator.device.type == "cuda" else ""
-    training = {
-        "steps": progress.step,
-        "epochs": progress.step // (n_images // recipe.batch_size),
-        "images": n_images,
-        "data_sha256": progress.identity["data"],
-        "seconds": round(progress.seconds, 1),
-        "hardware": hardware(device, accelerator.num_processes),
-        "precision": accelerator.mixed_precision,
-        "date": today(),
-        "versions": versions(),
-        "command": command(),
-    }
-    card = recipe.card()
-    expects = f"none published with {'; '.join(changed)}" if changed else card.expects
-    return replace(card, expects=expects, training=training)
+    if math.isfinite(value):
+        return
+    bad = first_bad_tensor(method, view1, view2)
+    where = f" The batch is in {save_batch(folder, view1, view2, done)}." if folder else ""
+    raise ZooError(
+        f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}.{where} The checkpoints "
+        "hold the last good state; lower --learning-rate, or lengthen --warmup-epochs"
+    )
 
 
 def main() -> None:
@@ -249,8 +219,12 @@ def main() -> None:
             limit: int | None = None,
             knn_every: int = 10,
             chunk: int = 0,
+            stream: bool = False,
+            workers: int = 2,
+            compile: bool = False,
         ) -> Path:
-            return pretrain(recipe, data=data, out=out, limit=limit, knn_every=knn_every, chunk=chunk)
+            flags: dict[str, Any] = {"knn_every": knn_every, "chunk": chunk, "stream": stream}
+            return pretrain(recipe, data=data, out=out, limit=limit, workers=workers, compile=compile, **flags)
 
         command_line.__doc__ = pretrain.__doc__
         folder = tyro.cli(command_line, prog=f"train/pretrain.py {recipe.name}", args=sys.argv[2:])

@@ -1,6 +1,9 @@
-"""What a run says while it runs: one JSON object a line, and the same numbers for TensorBoard."""
+"""What a run says while it runs: one JSON object a line, and the same numbers for TensorBoard and Weights & Biases."""
 
+import hashlib
 import json
+import os
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
@@ -10,7 +13,10 @@ from zoo.files import write_bytes
 
 
 class RunLog:
-    """Appends to `log.jsonl` and `tensorboard/` in a run folder; lines after `step` go, for they will come again."""
+    """Appends to `log.jsonl` and `tensorboard/` in a run folder; lines after `step` go, for they will come again.
+
+    Where the package wandb is installed, its run of the same folder gets the same numbers.
+    """
 
     def __init__(self, folder: Path, *, step: int) -> None:
         path = folder / "log.jsonl"
@@ -18,12 +24,15 @@ class RunLog:
             write_bytes(path, "".join(line + "\n" for line in _lines_until(path, step)).encode())
         self._file: IO[str] = path.open("a", buffering=1)
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self._wandb = _weights_and_biases(folder)
 
     def write(self, step: int, **numbers: float) -> None:
         """Record numbers after `step` updates."""
         self._file.write(json.dumps({"step": step, **numbers}) + "\n")
         for name, value in numbers.items():
             self._board.add_scalar(name, value, step)
+        if self._wandb:
+            self._wandb.log(numbers, step=step)
 
     def __enter__(self) -> "RunLog":
         return self
@@ -31,6 +40,23 @@ class RunLog:
     def __exit__(self, *_: object) -> None:
         self._file.close()
         self._board.close()
+        if self._wandb:
+            self._wandb.finish()
+
+
+def _weights_and_biases(folder: Path) -> Any:
+    """The W&B run of this folder, or None. Without WANDB_API_KEY it stays on this machine: `wandb sync` uploads it."""
+    try:
+        version("wandb")
+    except PackageNotFoundError:
+        return None
+    import wandb
+
+    mode: Any = os.environ.get("WANDB_MODE") or ("online" if "WANDB_API_KEY" in os.environ else "offline")
+    identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    return wandb.init(
+        project="contrastive-zoo", name=folder.name, id=identity, resume="allow", dir=str(folder), mode=mode
+    )
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

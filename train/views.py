@@ -10,9 +10,12 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple, final
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 TRIES = 10  # crop boxes tried per view before the central one, as torchvision's RandomResizedCrop
@@ -79,19 +82,48 @@ class Views:
         self.policies, self.size, self.seed = (policy1, policy2), size, seed
 
     def __call__(self, images: Tensor, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
-        """(B, 3, H, W) uint8, rows rank * B .. rank * B + B of the global batch -> two (B, 3, size, size) in [0, 1]."""
-        fine = images.dtype == torch.uint8 and images.ndim == 4 and images.shape[1] == 3 and images.numel() > 0
+        """(B, 3, H, W) uint8, rows rank * B .. rank * B + B of the global batch -> two (B, 3, size, size) in [0, 1].
+
+        (B, 2, 3, size, size) are two crops of every image that `cut` has made already.
+        """
+        cut = images.ndim == 5 and images.shape[1:] == (2, 3, self.size, self.size)
+        fine = images.dtype == torch.uint8 and images.numel() > 0 and (cut or images.shape[1] == 3 == images.ndim - 1)
         _check("images", (tuple(images.shape), images.dtype), fine, "(B, 3, H, W) and torch.uint8, with B, H, W >= 1")
         _check("rank", rank, 0 <= rank < world, f"0 .. world - 1, and world = {world}")
         with torch.autocast(images.device.type, enabled=False):
-            return self._view(0, images, step, rank, world), self._view(1, images, step, rank, world)
+            first, second = images.unbind(dim=1) if cut else (images, images)
+            return self._view(0, first, step, rank, world, cut), self._view(1, second, step, rank, world, cut)
 
-    def _view(self, index: int, images: Tensor, step: int, rank: int, world: int) -> Tensor:
+    def _view(self, index: int, images: Tensor, step: int, rank: int, world: int, cut: bool) -> Tensor:
         n, (height, width), policy = len(images), images.shape[2:], self.policies[index]
         drawn = draw(policy, seeded(self.seed, step, index), n * world, height, width)
         mine = Parameters(*(column[rank * n : rank * n + n] for column in drawn))
         radius = math.ceil(3 * policy.blur_sigma[1])  # pixels
+        if cut:
+            there = mine.flip.to(images.device, non_blocking=True)[:, None, None, None]
+            x = images.float().div_(255)
+            return recolour(torch.where(there, x.flip(3), x), mine, blur_radius=radius)
         return make_view(images, mine, size=self.size, interpolation=policy.interpolation, blur_radius=radius)
+
+    def cut(self, image: Image.Image, step: int, row: int, batch_size: int) -> np.ndarray:
+        """(2, 3, size, size) uint8: the crops of both views of one RGB image, row `row` of the global batch.
+
+        The boxes are those that the views of a tensor of that size have. Pillow cuts and resizes: its own rounding.
+        """
+        crops = []
+        for index, policy in enumerate(self.policies):
+            tries, places = (u[row : row + 1] for u in _box_draws(self.seed, step, index, batch_size))
+            ((top, left, height, width),) = _boxes(policy, tries, places, image.height, image.width).tolist()
+            kind = Image.Resampling[policy.interpolation.upper()]
+            crop = image.crop((left, top, left + width, top + height))  # resize(box=) would look beyond it
+            crops.append(np.asarray(crop.resize((self.size, self.size), kind)).transpose(2, 0, 1))
+        return np.stack(crops)
+
+
+@lru_cache(maxsize=16)  # the readers of one batch ask for it once an image
+def _box_draws(seed: int, step: int, index: int, n: int) -> tuple[Tensor, Tensor]:
+    crop, place, *_ = _uniform(seeded(seed, step, index), n)
+    return crop, place
 
 
 def seeded(*key: int) -> torch.Generator:
@@ -103,17 +135,22 @@ def seeded(*key: int) -> torch.Generator:
 def draw(policy: ViewPolicy, generator: torch.Generator, n: int, height: int, width: int) -> Parameters:
     """The parameters of n views of (height, width) images. Every number is drawn whatever the policy says:
     switching one operation off leaves the others' draws as they were."""
-    u = torch.rand(n, 2 * TRIES + 16, generator=generator, dtype=torch.float64)  # (n, 36) in [0, 1)
-    crop, place, jitter, order, factors, sigma, coins = u.split((2 * TRIES, 2, 1, 4, 4, 1, 4), dim=1)
+    crop, place, jitter, order, factors, sigma, coins = _uniform(generator, n)
     box = _boxes(policy, crop, place, height, width)
-    flip, grey, blur, solarize = (coins < u.new_tensor([policy.flip, policy.grey, policy.blur, policy.solarize])).T
-    neutral = u.new_tensor(NEUTRAL)
-    strength = u.new_tensor([policy.brightness, policy.contrast, policy.saturation, policy.hue])
-    least = torch.maximum(neutral - strength, u.new_tensor([0.0, 0.0, 0.0, -0.5]))
+    flip, grey, blur, solarize = (coins < crop.new_tensor([policy.flip, policy.grey, policy.blur, policy.solarize])).T
+    neutral = crop.new_tensor(NEUTRAL)
+    strength = crop.new_tensor([policy.brightness, policy.contrast, policy.saturation, policy.hue])
+    least = torch.maximum(neutral - strength, crop.new_tensor([0.0, 0.0, 0.0, -0.5]))
     factors = torch.where(jitter < policy.jitter, least + factors * (neutral + strength - least), neutral).float()
     low, high = policy.blur_sigma
     sigma = (low + sigma[:, 0] * (high - low)).float()
     return Parameters(box, flip, factors, order.argsort(dim=1), grey, blur, sigma, solarize)
+
+
+def _uniform(generator: torch.Generator, n: int) -> tuple[Tensor, ...]:
+    """(n, 36) numbers in [0, 1), by what they decide: crop, place, jitter, order, factors, sigma, coins."""
+    u = torch.rand(n, 2 * TRIES + 16, generator=generator, dtype=torch.float64)
+    return u.split((2 * TRIES, 2, 1, 4, 4, 1, 4), dim=1)
 
 
 def _boxes(policy: ViewPolicy, crop: Tensor, place: Tensor, height: int, width: int) -> Tensor:
@@ -140,6 +177,11 @@ def make_view(images: Tensor, drawn: Parameters, *, size: int, interpolation: st
     """(B, 3, H, W) uint8 and B drawn rows -> (B, 3, size, size) in [0, 1]: crop and flip (the flip commutes with the
     rest), jitter, grey, blur, solarize: MoCo v2's order."""
     x = resized_crop(images, drawn.box, drawn.flip, size=size, interpolation=interpolation)
+    return recolour(x, drawn, blur_radius=blur_radius)
+
+
+def recolour(x: Tensor, drawn: Parameters, *, blur_radius: int) -> Tensor:
+    """Jitter, grey, blur and solarize of (B, 3, S, S) in [0, 1], in place, with B drawn rows."""
     for columns in drawn.order.T:
         for column, change in enumerate((brightness, contrast, saturation, hue)):
             factor = drawn.factors[:, column]

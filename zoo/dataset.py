@@ -10,12 +10,13 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from zoo.errors import BadData, BadImage, CorruptFile, unknown
 from zoo.files import locked, new_folder, zoo_home
@@ -25,6 +26,7 @@ SPLITS = ("train", "test")
 LARGEST_CACHED = 96  # pixels; larger images would not fit a memory-mapped array of the whole split
 CACHE_FORMAT = 1
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+FOLDER = "folder:"  # before the path of one's own images
 SplitName = Literal["train", "test"]
 
 
@@ -98,7 +100,8 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
     """The `split` of the data set `name`, decoded once into a memory-mapped cache under `$ZOO_HOME`.
 
     data: a folder of Parquet shards `<split>-*.parquet`, a folder `<split>/<class>/<image>`, or an archive (zip, tar)
-    of either; None takes the Hub's copy (digits: scikit-learn's).
+    of either; None takes the Hub's copy (digits: scikit-learn's). `folder:PATH` takes one's own images in place of
+    the data set's: all of them at any depth, of any classes or none, as the train split.
     Raises UnknownName, FileNotFoundError, BadData, CorruptFile (a damaged cache). Images that cannot be decoded are
     left out and listed in `skipped`.
     """
@@ -107,6 +110,11 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
         raise unknown("split", split, SPLITS)
     if row.image_size > LARGEST_CACHED:
         raise BadData(f"{name} has images of {row.image_size} px; only up to {LARGEST_CACHED} px are supported so far")
+    own = str(data).startswith(FOLDER)
+    if own:
+        data = str(data).removeprefix(FOLDER)
+        if not Path(data).is_dir():
+            raise FileNotFoundError(f"{data}: no such folder; {FOLDER}PATH takes a folder of images")
     if data is not None and not Path(data).exists():
         raise FileNotFoundError(f"{data}: no such folder or archive; --data takes what open_split's docstring lists")
     if data is None and row.hub == "sklearn:digits":
@@ -114,13 +122,14 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
     if data is None and not row.hub:
         raise BadData(f"{name} is on no hub; give its folder or archive as data")
     source = _unpacked(Path(data)) if data is not None else None
-    decides = [CACHE_FORMAT, row.hub, row.label, row.classes, row.image_size, str(source), _state_of(source)]
+    decides = [CACHE_FORMAT, row.hub, row.label, row.classes, row.image_size, str(source), own, _state_of(source)]
     stamp = json.dumps(decides)
     caches = zoo_home() / "cache" / "pixels" / f"{name}-{split}"
     folder = caches / hashlib.sha256(stamp.encode()).hexdigest()[:16]
     with locked(caches):  # the processes of one training ask at the same time; one of them decodes
         if not (folder / "split.json").is_file():
-            _decode(_rows_of(name, row, split, source), row, split, folder)
+            rows = _own_folder(source, split) if own and source else _rows_of(name, row, split, source)
+            _decode(rows, replace(row, classes=max(1, len(rows.classes))) if own else row, split, folder)
         return _open_cache(name, split, folder)
 
 
@@ -158,17 +167,52 @@ def _rows_of(name: str, row: Dataset, split: SplitName, source: Path | None) -> 
 
 
 def _image_folder(source: Path, split: SplitName) -> _Source:
-    """`<split>/<class>/.../<image>`; the classes of all splits together, so a label means the same in each."""
+    root = source / split
+    return _files(root, str(source), *split_images(source, split))
+
+
+def _own_folder(source: Path, split: SplitName) -> _Source:
+    return _files(source, str(source), *own_images(source, split))
+
+
+def _files(root: Path, where: str, paths: list[Path], labels: list[int], classes: list[str]) -> _Source:
+    rows = (_Encoded(str(path), root / path, label) for path, label in zip(paths, labels, strict=True))
+    return _Source(rows, tuple(classes), where)
+
+
+def split_images(source: Path, split: SplitName) -> tuple[list[Path], list[int], list[str]]:
+    """Files of `<split>/<class>/.../<image>` below `source/split`, their labels and the classes.
+
+    The classes of all splits together, so a label means the same in each; -1 outside any class folder.
+    """
     parts = [source / part for part in SPLITS if (source / part).is_dir()]
     classes = sorted(
         {entry.name for part in parts for entry in part.iterdir() if entry.is_dir() and _seen(entry, part)}
     )
     label = {name: index for index, name in enumerate(classes)}
     root = source / split
-    files = (path for path in sorted(root.rglob("*")) if path.is_file() and _seen(path, root))
-    names = (path.relative_to(root) for path in files)
-    rows = (_Encoded(str(path), root / path, label.get(path.parts[0])) for path in names)
-    return _Source(rows, tuple(classes), str(source))
+    paths = [path.relative_to(root) for path in sorted(root.rglob("*")) if path.is_file() and _seen(path, root)]
+    return paths, [label.get(path.parts[0], -1) for path in paths], classes
+
+
+def own_images(folder: Path, split: SplitName) -> tuple[list[Path], list[int], list[str]]:
+    """Files below `folder` that end like pictures, their labels and the classes.
+
+    The folders directly below are the classes if every picture lies in one of them; else there are none, and all
+    labels are -1. Raises BadData for the test split: one's own images have none.
+    """
+    if split != "train":
+        raise BadData(f"{FOLDER}{folder} has no {split} split; it is for training. Evaluate on a labelled data set")
+    endings = Image.registered_extensions()
+    paths = [
+        path.relative_to(folder)
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in endings and path.is_file() and _seen(path, folder)
+    ]
+    flat = any(len(path.parts) == 1 for path in paths)
+    classes = [] if flat else sorted({path.parts[0] for path in paths})
+    label = {name: index for index, name in enumerate(classes)}
+    return paths, [label.get(path.parts[0], -1) for path in paths], classes
 
 
 def _seen(path: Path, root: Path) -> bool:

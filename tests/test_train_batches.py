@@ -1,0 +1,251 @@
+"""Images from disk: each once an epoch, the same batches for any number of processes, crops of the whole picture."""
+
+import io
+import tarfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import zoo
+import zoo.dataset
+from train.batches import LANES, batches, images_to_look_at, open_images, shard_order, share_of
+from train.pretrain import pretrain
+from train.recipe import find_recipe
+from train.run_log import read_log
+from train.views import ViewPolicy, Views
+from zoo.dataset import open_split
+from zoo.errors import BadData
+from zoo.shards import open_shards
+
+PLAIN = ViewPolicy(jitter=0, grey=0)
+
+
+def picture(number: int, width: int = 32, height: int = 32) -> Image.Image:
+    """A smooth picture whose mean tells its number."""
+    rng = np.random.default_rng(number)
+    coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+    return coarse.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind)
+    return out.getvalue()
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    """3 shards of 40 images in row groups of 16, the Hub's columns; image i is picture(i), its label i % 7."""
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    for shard in range(3):
+        numbers = range(40 * shard, 40 * shard + 40)
+        cells = [{"bytes": encoded(picture(i)), "path": f"{i}.png"} for i in numbers]
+        table = pa.table({"img": cells, "label": [i % 7 for i in numbers]})
+        pq.write_table(table, folder / f"train-{shard:05d}-of-00003.parquet", row_group_size=16)
+    return folder
+
+
+@pytest.fixture
+def tars(tmp_path: Path) -> Path:
+    """The same 120 images as 3 WebDataset tars."""
+    folder = tmp_path / "tars"
+    folder.mkdir()
+    for shard in range(3):
+        with tarfile.open(folder / f"train-{shard:06d}.tar", "w") as archive:
+            for i in range(40 * shard, 40 * shard + 40):
+                for ending, content in {"png": encoded(picture(i)), "cls": str(i % 7).encode()}.items():
+                    member = tarfile.TarInfo(f"{i:06d}.{ending}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["parquet", "tars"])
+def test_shards_hold_the_images_and_labels_that_were_written(kind, request):
+    shards = open_shards("cifar10", "train", request.getfixturevalue(kind))
+    assert shards.labels.tolist() == [i % 7 for i in range(120)]
+    for i in (0, 15, 16, 39, 40, 119):
+        assert np.array_equal(np.asarray(shards.picture(i)), np.asarray(picture(i)))
+    some = shards.sample(30)
+    assert np.array_equal(np.asarray(some.picture(3)), np.asarray(picture(int(some.rows[3]))))
+    assert some.sha256 != shards.sha256
+    assert np.array_equal(some.decoded(32).pixels[3], np.asarray(picture(int(some.rows[3]))))
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_every_shard_image_is_seen_once_an_epoch_by_one_process_and_every_epoch_differs(parquet, world):
+    shards = open_shards("cifar10", "train", parquet)
+    epochs = []
+    for epoch in range(2):
+        steps = range(15 * epoch, 15 * epoch + 15)
+        shares = [share_of(shards, step, 8, 5, rank, world) for step in steps for rank in range(world)]
+        epochs.append(np.concatenate(shares).tolist())
+        assert sorted(epochs[-1]) == list(range(120))
+    assert epochs[0] != epochs[1]
+    alone = [share_of(shards, step, 8, 5, 0, 1) for step in range(15)]
+    assert np.concatenate(alone).tolist() == epochs[0]
+
+
+def test_processes_read_shards_of_their_own_and_a_window_at_a_time():
+    block = np.repeat(np.arange(400), 100)  # 40,000 images
+    order = shard_order(block, 0, 0, 64)
+    assert order.shape == (625, 64)
+    assert len(set(order.ravel().tolist())) == 40_000
+    halves = [set(block[order[:, half]].ravel().tolist()) for half in (slice(0, 32), slice(32, 64))]
+    assert len(halves[0] & halves[1]) <= 1
+    near = block[order[:16]].ravel()  # 1,024 images: what a process has to hold of 8 lanes' windows
+    assert len(set(near.tolist())) <= LANES * 12
+    together = Counter(block[order[0]].tolist())
+    assert len(together) > 40  # a batch is mixed from many blocks
+
+
+def test_views_of_a_picture_from_disk_are_those_of_the_same_picture_in_memory():
+    views = Views(PLAIN, replace(PLAIN, interpolation="bilinear"), size=24, seed=3)
+    pictures = [picture(i, width=61, height=40) for i in range(6)]
+    pixels = torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in pictures])
+    cut = torch.from_numpy(np.stack([views.cut(p, 4, 6 + i, 12) for i, p in enumerate(pictures)]))
+    assert cut.shape == (6, 2, 3, 24, 24)
+    for ours, theirs in zip(views(cut, 4, 1, 2), views(pixels, 4, 1, 2), strict=True):
+        assert (ours - theirs).abs().max() <= 1.5 / 255  # Pillow rounds to grey levels after each of two passes
+
+
+def test_batches_from_disk_are_the_same_from_the_middle_on_and_with_any_number_of_threads(parquet):
+    shards = open_shards("cifar10", "train", parquet)
+    views = Views(ViewPolicy(), ViewPolicy(), size=32, seed=1)
+    whole = list(batches(shards, views, first=0, last=20, batch_size=8, workers=1))
+    later = list(batches(shards, views, first=13, last=20, batch_size=8, workers=3))
+    assert len(whole) == 20
+    assert all(torch.equal(a, b) for a, b in zip(whole[13:], later, strict=True))
+    half = list(batches(shards, views, first=13, last=20, batch_size=8, rank=1, world=2, workers=2))
+    assert all(torch.equal(a[4:], b) for a, b in zip(later, half, strict=True))
+
+
+def test_a_run_streamed_from_shards_goes_on_from_the_middle_of_an_epoch(parquet, tmp_path, monkeypatch):
+    """Stopped by the limit of its epochs nowhere: SIGTERM arrives in the middle of the second epoch."""
+    import os
+    import signal
+
+    from train.views import Views as Real
+
+    recipe = replace(find_recipe("simco-r20-digits"), batch_size=24, epochs=3, warmup_epochs=0)
+    flags = {"data": parquet, "stream": True, "knn_every": 0}
+    whole = pretrain(recipe, out=tmp_path / "whole", **flags)
+    called = Real.__call__
+
+    def stop_at_7(self, images, step, rank=0, world=1):
+        if step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return called(self, images, step, rank, world)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Real, "__call__", stop_at_7)
+        with pytest.raises(SystemExit, match="143"):
+            pretrain(recipe, out=tmp_path / "run", **flags)
+    assert zoo.load(tmp_path / "run").card.training["steps"] == 8
+    run = pretrain(recipe, out=tmp_path / "run", **flags)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert [line["loss"] for line in read_log(run)] == [line["loss"] for line in read_log(whole)]
+
+
+# ------------------------------------------------------------------------------------------------ one's own images
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """20 pictures of many sizes at several depths, two of them broken, and a file that is none."""
+    folder = tmp_path / "mine"
+    (folder / "deep" / "deeper").mkdir(parents=True)
+    for i in range(20):
+        place = (folder, folder / "deep", folder / "deep" / "deeper")[i % 3]
+        picture(i, 40 + 5 * i, 60).save(place / f"{i:02d}.jpg")
+    (folder / "03.jpg").write_bytes(b"not a picture")
+    (folder / "deep" / "04.jpg").write_bytes((folder / "deep" / "01.jpg").read_bytes()[:300])
+    (folder / "notes.txt").write_text("no picture, and no harm")
+    return folder
+
+
+def test_own_small_images_are_decoded_once_and_the_broken_ones_named(mine):
+    split = open_split("cifar10", "train", data=f"folder:{mine}")
+    assert split.pixels.shape == (18, 32, 32, 3)
+    assert (split.labels == -1).all()
+    assert [line.split(":")[0] for line in split.skipped] == ["03.jpg", "deep/04.jpg"]
+    with pytest.raises(BadData, match="has no test split; it is for training"):
+        open_split("cifar10", "test", data=f"folder:{mine}")
+    with pytest.raises(FileNotFoundError, match="folder:PATH takes a folder"):
+        open_split("cifar10", "train", data=f"folder:{mine}/nowhere")
+
+
+def test_folders_directly_below_are_classes_of_any_number(tmp_path):
+    for i in range(24):
+        (tmp_path / "own" / f"kind{i % 12:02d}").mkdir(parents=True, exist_ok=True)
+        picture(i).save(tmp_path / "own" / f"kind{i % 12:02d}" / f"{i}.png")
+    for split in (
+        open_split("cifar10", "train", data=f"folder:{tmp_path}/own"),
+        open_shards("cifar10", "train", f"folder:{tmp_path}/own"),
+    ):
+        assert split.labels.tolist() == [i for i in range(12) for _ in range(2)]
+        assert split.classes[11] == "kind11"
+
+
+def test_own_large_images_train_an_encoder_and_broken_ones_are_told_once(mine, tmp_path, monkeypatch, capsys):
+    row = replace(zoo.dataset.DATASETS["cifar10"], image_size=112)
+    monkeypatch.setitem(zoo.dataset.DATASETS, "cifar10", row)
+    recipe = replace(find_recipe("simco-r20-digits"), name="simco-r20-cifar10", batch_size=4, epochs=3, warmup_epochs=0)
+    monkeypatch.setattr("train.run_folder.find_recipe", lambda name: recipe)
+    folder = pretrain(recipe, data=Path(f"folder:{mine}"), out=tmp_path / "run", knn_every=0)
+    told = [line for line in capsys.readouterr().out.splitlines() if "cannot be decoded" in line]
+    assert 1 <= len(told) <= 2
+    assert sum("03.jpg" in line for line in told) == sum("04.jpg" in line for line in told) == 1
+    assert zoo.load(folder).embed([mine / "00.jpg"]).shape == (1, 64)
+    assert zoo.load(folder).image_size == 112
+
+
+def test_a_data_set_of_broken_files_is_refused(tmp_path):
+    for i in range(3):
+        (tmp_path / f"{i}.png").write_bytes(b"no")
+    shards = open_shards("cifar10", "train", f"folder:{tmp_path}")
+    with pytest.raises(BadData, match=r"3 images one after another cannot be decoded, the last: 0\.png"):
+        shards.picture(1)
+
+
+def test_what_cannot_be_read_says_what_can(tmp_path):
+    with pytest.raises(BadData, match=r"expected train-\*\.parquet or train-\*\.tar shards, or a folder train/"):
+        open_shards("cifar10", "train", tmp_path)
+    with pytest.raises(BadData, match="no image in it"):
+        open_shards("cifar10", "train", f"folder:{tmp_path}")
+    with pytest.raises(BadData, match="read a local copy: give --data DIR"):
+        open_images("cifar10", None, stream=True, limit=None)
+    (tmp_path / "train-0.tar").write_bytes(b"x" * 1000)
+    with pytest.raises(BadData, match=r"train-0\.tar: truncated, damaged"):
+        open_shards("cifar10", "train", tmp_path)
+    (tmp_path / "train-0.parquet").write_bytes(b"x" * 1000)
+    with pytest.raises(BadData, match=r"train-0\.parquet: cannot be read"):
+        open_shards("cifar10", "train", tmp_path)
+
+
+@pytest.mark.realdata
+def test_cifar100_shards_read_by_two_processes_and_two_threads_give_every_image_once(realdata):
+    """Decoded pixels of the first 1,000 images of one lane order against the same rows of the shards read plainly."""
+    shards = open_shards("cifar100", "train", realdata / "cifar100")
+    assert len(shards) == 50_000
+    rows = np.concatenate([share_of(shards, step, 200, 0, rank, 2) for step in range(250) for rank in (0, 1)])
+    assert np.array_equal(np.sort(rows), np.arange(50_000))
+    views = Views(replace(PLAIN, crop_area=(1, 1), crop_ratio=(1, 1), flip=0), PLAIN, size=32, seed=0)
+    for rank in (0, 1):
+        share = next(batches(shards, views, first=3, last=4, batch_size=200, rank=rank, world=2, workers=2))
+        mine = share_of(shards, 3, 200, 0, rank, 2)
+        for cut, index in zip(share[:20, 0], mine, strict=False):
+            assert np.array_equal(cut.permute(1, 2, 0).numpy(), np.asarray(shards.picture(int(index))))
+
+
+def test_images_to_look_at_fit_their_memory(mine):
+    look_at = images_to_look_at(open_shards("cifar10", "train", f"folder:{mine}"), 224)
+    assert look_at.pixels.shape == (20, 224, 224, 3)

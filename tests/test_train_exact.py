@@ -1,0 +1,189 @@
+"""A run goes on as if nothing had happened, whatever happened: kill -9, SIGTERM, a full disk, a broken file."""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_process import finish, free_port, recipe_of, start, text_of
+
+import zoo
+from train.checkpoint import last_checkpoint, read_progress
+from train.pretrain import pretrain
+from train.run_log import read_log
+from zoo.errors import CorruptFile, NoWeights, ZooError
+from zoo.store import sha256
+
+STEPS = 4 * 4  # 128 images in batches of 32, 4 epochs
+LONG = {"changes": {"epochs": 12}}  # for what has to happen after the first epoch and before the last
+
+
+def state(run: Path) -> dict[str, torch.Tensor]:
+    """All that the last checkpoint holds: parameters, buffers (a queue, too) and momenta."""
+    return load_file(last_checkpoint(run / "checkpoints"))
+
+
+def assert_same_state(run: Path, whole: Path) -> None:
+    mine, theirs = state(run), state(whole)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[key]) for key, value in mine.items())
+    assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
+    assert [(line["step"], line["loss"]) for line in read_log(run)] == [
+        (line["step"], line["loss"]) for line in read_log(whole)
+    ]
+
+
+def assert_loads_or_says_what_to_do(run: Path) -> None:
+    try:
+        assert zoo.load(run).card.training["steps"] <= STEPS
+    except NoWeights as error:  # killed before the first epoch's end
+        assert "training" in str(error)  # noqa: PT017
+    except CorruptFile as error:  # killed between the weights and the card
+        assert "Run the training command again" in str(error)  # noqa: PT017
+
+
+def kill_at_random(kind: str, tmp_path: Path, *, times: int) -> tuple[Path, Path]:
+    """A whole run, and one killed `times` times at moments spread over its whole length, then left to end."""
+    whole, run, dice = tmp_path / "whole", tmp_path / "killed", random.Random(kind)
+    began = time.monotonic()
+    assert finish(start(kind, whole)) == 0, text_of(whole)
+    length = time.monotonic() - began
+    killed = 0
+    while killed < times:
+        process = start(kind, run)
+        process.join(timeout=dice.uniform(0, length / 2))
+        process.kill()
+        if finish(process) == 0:  # it had ended; the next life of this folder begins anew
+            assert_same_state(run, whole)
+            run = tmp_path / f"killed-{killed}"
+            continue
+        assert process.exitcode == -signal.SIGKILL
+        killed += 1
+        assert_loads_or_says_what_to_do(run) if run.exists() else None
+    assert finish(start(kind, run)) == 0, text_of(run)
+    return run, whole
+
+
+@pytest.mark.parametrize("kind", ["simco", "queued"])
+def test_a_run_killed_at_random_moments_ends_in_the_same_state_bit_for_bit(kind, tmp_path):
+    run, whole = kill_at_random(kind, tmp_path, times=3)
+    assert_same_state(run, whole)
+    assert zoo.load(run).card.training["steps"] == STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["simco", "queued"])
+def test_a_run_killed_at_fifty_random_moments_ends_in_the_same_state_bit_for_bit(kind, tmp_path):
+    run, whole = kill_at_random(kind, tmp_path, times=50)
+    assert_same_state(run, whole)
+
+
+def wait_for_a_checkpoint(run: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not ((run / "checkpoints").is_dir() and last_checkpoint(run / "checkpoints")):
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_sigterm_saves_the_step_under_way_and_exits_143_and_a_second_start_goes_on(tmp_path):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert finish(start("simco", whole, **LONG)) == 0
+    process = start("simco", run, **LONG)
+    wait_for_a_checkpoint(run)
+    process.terminate()
+    assert finish(process) == 143
+    assert "stopped by SIGTERM" in text_of(run)
+    step = read_progress(last_checkpoint(run / "checkpoints")).step
+    assert 4 <= step < 48
+    assert zoo.load(run).card.training["steps"] == step
+    assert finish(start("simco", run, **LONG)) == 0
+    assert_same_state(run, whole)
+
+
+def test_sigterm_to_one_of_two_processes_stops_both_after_the_same_step(tmp_path):
+    port, run = free_port(), tmp_path / "run"
+    both = [start("without", run, rank=rank, world=2, port=port, changes={"epochs": 500}) for rank in range(2)]
+    wait_for_a_checkpoint(run)
+    both[1].terminate()
+    assert [finish(process) for process in both] == [143, 143], text_of(run) + text_of(run, 1)
+    step = read_progress(last_checkpoint(run / "checkpoints")).step
+    assert 4 <= step < 500 * 4
+
+
+def test_a_full_disk_is_an_error_that_loses_nothing(tmp_path):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert finish(start("simco", whole, **LONG)) == 0
+    process = start("simco", run, **LONG)
+    wait_for_a_checkpoint(run)
+    process.terminate()
+    assert finish(process) == 143
+    before = {path.name: sha256(path) for path in (run / "checkpoints").iterdir()}
+    size = last_checkpoint(run / "checkpoints").stat().st_size
+    weights = (run / "model.safetensors").stat().st_size
+    assert weights < size // 2 + 2**16
+    for most in (weights // 2, (weights + size) // 2):  # too little for the weights; enough for them alone
+        assert finish(start("simco", run, largest_file=most, **LONG)) == 1
+        assert text_of(run).splitlines()[-1].startswith("error: cannot write ")
+        assert {path.name: sha256(path) for path in (run / "checkpoints").iterdir()} == before
+    assert finish(start("simco", run, **LONG)) == 0
+    assert_same_state(run, whole)
+
+
+def test_a_corrupt_newest_checkpoint_says_which_one_the_run_goes_on_from_and_it_does(tmp_path):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    for folder in (whole, run):
+        pretrain(recipe_of("simco", epochs=3), out=folder, limit=64, knn_every=0)
+    newest = last_checkpoint(run / "checkpoints")
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    with pytest.raises(CorruptFile, match=r"step-00000006.* Delete it: .* the one before, step-00000004\.safetensors"):
+        pretrain(recipe_of("simco", epochs=3), out=run, limit=64, knn_every=0)
+    newest.unlink()
+    pretrain(recipe_of("simco", epochs=3), out=run, limit=64, knn_every=0)
+    assert_same_state(run, whole)
+
+
+def test_a_finished_run_whose_weights_are_lost_writes_them_again(tmp_path):
+    run = tmp_path / "run"
+    pretrain(recipe_of("simco", epochs=1), out=run, limit=64, knn_every=0)
+    digest = sha256(run / "model.safetensors")
+    (run / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(CorruptFile, match="Run the training command again"):
+        zoo.load(run)
+    pretrain(recipe_of("simco", epochs=1), out=run, limit=64, knn_every=0)
+    assert sha256(run / "model.safetensors") == digest
+    assert zoo.load(run).card.training["steps"] == 2
+
+
+def test_a_checkpoint_of_another_method_says_so(tmp_path, encoder):
+    from train.checkpoint import Progress, load_checkpoint, save_checkpoint
+    from train.optim import make_optimizer
+
+    made = [recipe_of(kind).method(encoder) for kind in ("queued", "simco")]
+    optimizers = [make_optimizer("sgd", method, lr=0.1, momentum=0.9, weight_decay=0) for method in made]
+    path = save_checkpoint(tmp_path, made[0], optimizers[0], Progress(1, 0, {}))
+    with pytest.raises(
+        CorruptFile, match=r"another method or version (?s:.*)none before it, so the run then starts anew"
+    ):
+        load_checkpoint(path, made[1], optimizers[1])
+
+
+def test_one_process_with_64_images_and_two_with_32_have_one_loss_curve(tmp_path):
+    one, two, port = tmp_path / "one", tmp_path / "two", free_port()
+    flags = {"changes": {"batch_size": 64, "epochs": 6, "learning_rate": 1.0}}
+    together = [start("without", two, rank=rank, world=2, port=port, **flags) for rank in range(2)]
+    assert [finish(process) for process in together] == [0, 0], text_of(two) + text_of(two, 1)
+    assert finish(start("without", one, **flags)) == 0, text_of(one)
+    curves = [torch.tensor([line["loss"] for line in read_log(run)], dtype=torch.float64) for run in (one, two)]
+    assert len(curves[0]) == len(curves[1]) >= 7
+    assert curves[0].max() - curves[0].min() > 0.01  # a thousand times the tolerance: the weights did move
+    torch.testing.assert_close(curves[0], curves[1], rtol=0, atol=1e-5)
+
+
+def test_gradient_accumulation_is_refused_because_it_does_not_enlarge_the_negatives(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    with pytest.raises(ZooError, match=r"over 4 batches does not enlarge the negatives.* --chunk"):
+        pretrain(recipe_of("simco"), out=tmp_path / "run", limit=64)

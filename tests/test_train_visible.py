@@ -1,0 +1,206 @@
+"""What a training shows: alarms that name the culprit, and one page at the end."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from train.batches import say_what_is_skipped
+from train.monitor import collapse_warning, first_bad_tensor, gradient_norms, spectrum
+from train.pretrain import pretrain
+from train.recipe import find_recipe
+from train.run_log import read_log
+from zoo.dataset import open_split
+from zoo.encoder import new_encoder
+from zoo.errors import ZooError
+
+SMALL = {"batch_size": 32, "epochs": 2, "warmup_epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("visible") / "run"
+    return pretrain(replace(find_recipe("simco-r20-digits"), **SMALL), out=folder, limit=128, knn_every=1)
+
+
+class _Page(HTMLParser):
+    """Everything that a browser would have to fetch, and the balance of the tags."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br", "img"):
+            self.open.append(tag)
+        self.fetched += [value for name, value in attrs if name in ("src", "href", "xlink:href") and value]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in ("meta", "br", "img"):
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_report_is_one_file_with_curves_views_recipe_and_versions(run):
+    text = (run / "report.html").read_text()
+    page = _Page(text)
+    assert not page.open
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in page.fetched)
+    assert text.count("<svg") == 7  # loss, k-NN, learning rate, gradients, spread, rank, spectrum
+    assert len([link for link in page.fetched if link.startswith("data:")]) == 1
+    recipe = find_recipe("simco-r20-digits")
+    for entry in ("intra_temperature", "crop_area", "torch", "seconds", "hardware", recipe.paper.split()[0]):
+        assert entry in text
+
+
+def test_the_report_opens_in_a_browser(run, tmp_path):
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
+    browser = next((path for path in map(shutil.which, names) if path), None)
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
+    done = subprocess.run([*words, (run / "report.html").as_uri()], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("<svg") == 7
+
+
+def test_every_epoch_logs_the_features_and_every_look_the_gradients(run):
+    lines = read_log(run)
+    assert [line["step"] for line in lines] == [1, 4, 8]
+    assert all(line["gradient_first"] > 0 and line["gradient_last"] > 0 for line in lines)
+    assert [line["step"] for line in lines if 1 < line.get("rank", 0) <= 64 and 0 < line["std"] <= 1] == [4, 8]
+    assert [line["step"] for line in lines if "knn_held_out" in line] == [4, 8]
+
+
+def test_the_spectrum_of_isotropic_features_is_flat_and_of_equal_ones_a_point():
+    rng = np.random.default_rng(0)
+    wide = spectrum(rng.standard_normal((4000, 8)).astype(np.float32))
+    assert wide.std == pytest.approx(1, abs=0.01)
+    assert wide.rank == pytest.approx(8, abs=0.02)
+    plane = spectrum((rng.standard_normal((500, 2)) @ rng.standard_normal((2, 8))).astype(np.float32))
+    assert 1 < plane.rank < 2.01
+    assert not collapse_warning(wide)
+    equal = spectrum(np.ones((50, 8), np.float32) + 1e-4 * rng.standard_normal((50, 8)).astype(np.float32))
+    assert equal.std < 1e-3
+    assert "the encoder has collapsed" in collapse_warning(equal)
+    assert "Lower --learning-rate" in collapse_warning(equal)
+    assert spectrum(np.zeros((4, 3), np.float32)).std == 0
+
+
+def test_an_untrained_encoder_has_not_collapsed():
+    from train.monitor import online_spectrum
+
+    for seed in range(3):
+        torch.manual_seed(seed)
+        seen = online_spectrum(new_encoder("simco-r20-digits"), open_split("digits", "train"))
+        assert not collapse_warning(seen), seen[:2]
+
+
+def test_gradient_norms_are_of_the_first_and_the_last_matrix():
+    network = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    network(torch.rand(5, 3)).sum().backward()
+    norms = gradient_norms(network)
+    assert torch.equal(norms["gradient_first"], network[0].weight.grad.norm())
+    assert torch.equal(norms["gradient_last"], network[2].weight.grad.norm())
+
+
+def test_the_first_bad_tensor_is_named():
+    torch.manual_seed(0)
+    recipe = find_recipe("simco-r20-digits")
+    views = torch.rand(2, 4, 3, 8, 8)
+
+    def bad(change):
+        method = recipe.method(new_encoder(recipe.name))
+        change(method)
+        return first_bad_tensor(method, *views)
+
+    nan = torch.nan
+    assert bad(lambda m: None) == "the loss itself"
+    assert bad(lambda m: m.encoder.backbone.layer2[0].conv1.weight.data.fill_(nan)) == (
+        "encoder.backbone.layer2.0.conv1.weight"
+    )
+    assert bad(lambda m: m.encoder.backbone.bn1.running_var.fill_(nan)) == "encoder.backbone.bn1.running_var"
+    huge = bad(lambda m: m.encoder.backbone.conv1.weight.data.fill_(3e38))
+    assert huge == "the output of encoder.backbone.conv1"
+    method = recipe.method(new_encoder(recipe.name))
+    assert first_bad_tensor(method, views[0], views[1] * nan) == "view2"
+
+
+def test_a_broken_loss_names_the_tensor_and_saves_the_batch(tmp_path):
+    recipe = replace(find_recipe("simco-r20-digits"), **SMALL | {"learning_rate": 1e20, "warmup_epochs": 0})
+    with pytest.raises(ZooError, match="the first tensor that is not finite: ") as caught:
+        pretrain(recipe, out=tmp_path / "run", limit=128, knn_every=0)
+    saved = Path(re.search(r"The batch is in (\S+)\. ", str(caught.value)).group(1))
+    views = load_file(saved)
+    assert views["view1"].shape == views["view2"].shape == (32, 3, 8, 8)
+    step = int(re.search(r"after (\d+) steps", str(caught.value)).group(1))
+    assert saved.name == f"bad-batch-{step:08d}.safetensors"
+    from train.batches import batches
+    from train.views import Views
+
+    again = Views(recipe.view1, recipe.view2, size=8, seed=recipe.seed)
+    images = open_split("digits", "train").sample(128)
+    (pixels,) = batches(images, again, first=step - 1, last=step, batch_size=32)
+    assert torch.equal(again(pixels, step - 1)[0], views["view1"])  # the batch can be made again from its step
+
+
+def test_skipped_images_are_counted_and_the_first_five_named():
+    split = replace(open_split("digits", "test"), skipped=tuple(f"{i}.png: broken" for i in range(7)))
+    line = say_what_is_skipped(split)
+    assert line.startswith("7 of 359 images cannot be decoded and are left out: 0.png: broken; 1.png")
+    assert line.endswith("4.png: broken ... and 2 more")
+    assert say_what_is_skipped(split, 7) == ""
+
+
+def test_bf16_keeps_the_loss_in_float32_and_learns_the_same(tmp_path, monkeypatch):
+    """`--mixed_precision bf16` of accelerate, which stands in this variable: on CPUs, too."""
+    from accelerate.state import AcceleratorState
+
+    recipe = replace(find_recipe("simco-r20-digits"), **SMALL)
+    plain = pretrain(recipe, out=tmp_path / "plain", limit=128, knn_every=0)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    kinds = []
+    from train.methods.dual_temperature import SimCo
+
+    forward = SimCo.forward
+
+    def look(self, view1, view2):
+        step = forward(self, view1, view2)
+        kinds.append((self.encoder(view1).dtype, step.loss.dtype))
+        return step
+
+    try:
+        monkeypatch.setattr(SimCo, "forward", look)
+        half = pretrain(recipe, out=tmp_path / "half", limit=128, knn_every=0)
+        assert set(kinds) == {(torch.bfloat16, torch.float32)}
+        with pytest.raises(ZooError, match="precision: no -> bf16"):
+            pretrain(recipe, out=tmp_path / "plain", limit=128, knn_every=0)
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    losses = [[line["loss"] for line in read_log(folder)] for folder in (plain, half)]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], abs=0.05)
+
+
+@pytest.mark.slow
+def test_a_compiled_run_has_the_loss_curve_of_an_uncompiled_one_and_its_encoder_loads(run, tmp_path):
+    import zoo
+
+    recipe = replace(find_recipe("simco-r20-digits"), **SMALL)
+    compiled = pretrain(recipe, out=tmp_path / "run", limit=128, knn_every=1, compile=True)
+    losses = [[line["loss"] for line in read_log(folder)] for folder in (run, compiled)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert zoo.load(compiled).card.training["steps"] == 8

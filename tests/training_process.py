@@ -1,0 +1,136 @@
+"""Real trainings in processes of their own that start in milliseconds: forked from a server that has imported all.
+
+`start` gives a process to kill; its function is what the command line calls, with the recipe changed by keywords.
+"""
+
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from train.gather import gather_rows
+from train.losses import nt_xent
+from train.method import LossRange, Method, Step
+from train.pretrain import pretrain
+from train.recipe import Recipe, find_recipe
+from zoo.encoder import Encoder
+from zoo.errors import ZooError
+
+TINY = {"batch_size": 32, "epochs": 4, "warmup_epochs": 1}
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(["training_process", "torch.utils.tensorboard", "sklearn.datasets", "matplotlib.figure"])
+
+
+class Queued(Method):
+    """A method whose keys of earlier batches are its negatives: what training moves beside the weights is a buffer."""
+
+    queue: Tensor
+    place: Tensor
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder)
+        self.register_buffer("queue", torch.randn(128, encoder.dim))
+        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+
+    def forward(self, view1: Tensor, view2: Tensor) -> Step:
+        query, key = (nn.functional.normalize(self.encoder(view)) for view in (view1, view2))
+        key = key.detach()
+        logits = torch.cat([(query * key).sum(1, keepdim=True), query @ nn.functional.normalize(self.queue).T], 1) / 0.2
+        return Step(nn.functional.cross_entropy(logits, torch.zeros(len(query), dtype=torch.long)), key)
+
+    def after_step(self, step: Step, progress: float) -> None:
+        rows = (self.place + torch.arange(len(step.keys))) % len(self.queue)
+        self.queue[rows] = step.keys
+        self.place.copy_((rows[-1] + 1) % len(self.queue))
+
+    def loss_range(self, batch_size: int) -> LossRange:
+        return LossRange(5.0, 0.0)
+
+
+class WithoutBatchNorm(Method):
+    """NT-Xent over an encoder in which every row is normalised for itself, so batches may be split in any way."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder)
+        for module in encoder.modules():
+            for name, child in module.named_children():
+                if isinstance(child, nn.BatchNorm2d):
+                    setattr(module, name, nn.GroupNorm(1, child.num_features))
+
+    def forward(self, view1: Tensor, view2: Tensor) -> Step:
+        z1, z2 = self.encoder(torch.cat([view1, view2])).chunk(2)
+        return Step(nt_xent(torch.cat([gather_rows(z1), gather_rows(z2)]), temperature=0.1))
+
+    def loss_range(self, batch_size: int) -> LossRange:
+        return LossRange(5.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyRecipe(Recipe):
+    kind: str
+
+    def method(self, encoder: Encoder) -> Method:
+        return {"queued": Queued, "without": WithoutBatchNorm}[self.kind](encoder)
+
+
+def recipe_of(kind: str, **changes: Any) -> Recipe:
+    """SimCo on digits, or one of the toys above with its numbers."""
+    simco = replace(find_recipe("simco-r20-digits"), **(TINY | changes))
+    if kind == "simco":
+        return simco
+    names = ("name", "paper", "source", "expects", "optimizer", "learning_rate", "weight_decay", "seed", *TINY)
+    return ToyRecipe(kind=kind, **{name: getattr(simco, name) for name in names})
+
+
+def start(kind: str, out: Path, *, rank: int = 0, world: int = 1, port: int = 0, **flags: Any) -> BaseProcess:
+    """A training that runs in another process, its output in `out.txt` beside `out`."""
+    home = os.environ["ZOO_HOME"]
+    process = _server.Process(target=_train, args=(kind, out, home, rank, world, port, flags))
+    process.start()
+    return process
+
+
+def _train(kind: str, out: Path, home: str, rank: int, world: int, port: int, flags: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    os.environ["ZOO_HOME"] = home
+    if world > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_PORT": str(port)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "true", "LOCAL_WORLD_SIZE": str(world)}
+    text = os.open(f"{out}-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(text, 1)
+    os.dup2(text, 2)
+    if "largest_file" in flags:  # bytes: past it the system refuses to write, as on a full disk
+        most = flags.pop("largest_file")
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    changes = flags.pop("changes", {})
+    try:
+        pretrain(recipe_of(kind, **changes), out=out, **({"limit": 128, "knn_every": 0} | flags))
+    except ZooError as error:
+        print(f"error: {error}", flush=True)
+        raise SystemExit(1) from error
+
+
+def finish(process: BaseProcess) -> int:
+    """Wait for a process; its exit code."""
+    process.join(timeout=240)
+    assert process.exitcode is not None, "still running"
+    return process.exitcode
+
+
+def text_of(out: Path, rank: int = 0) -> str:
+    return Path(f"{out}-{rank}.txt").read_text()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,101 @@
+"""What the main process sees and says of a training: the bar, the log, alarms, and the page at the end."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import final
+
+from torch import Tensor
+from tqdm import tqdm
+
+from train.batches import batches, images_to_look_at, say_what_is_skipped
+from train.method import Method
+from train.monitor import collapse_warning, online_knn, online_spectrum
+from train.recipe import Recipe
+from train.report import write_report
+from train.run_log import RunLog
+from train.views import Views
+from zoo.dataset import Split
+from zoo.shards import Shards
+
+
+@final
+class Watch:
+    """Everything visible of one run. Outside the epoch's ends it costs nothing but the reading of a few numbers."""
+
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        method: Method,
+        images: Split | Shards,
+        *,
+        step: int,
+        total: int,
+        knn_every: int,
+    ) -> None:
+        self._folder, self._recipe, self._method, self._images = folder, recipe, method, images
+        self._first, self._total, self._knn_every = step, total, knn_every
+        self._warned, self._said = False, 0
+        self._log = RunLog(folder, step=step)
+        self.bar = tqdm(total=total, initial=step, unit=" steps", dynamic_ncols=True)
+
+    def __enter__(self) -> "Watch":
+        self._tell_skipped()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+        self._log.__exit__()
+
+    def look(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float, norms: dict[str, Tensor]) -> None:
+        """Log the numbers after `done` updates; at the end of an epoch look at the features, too."""
+        numbers = {"loss": loss.item(), "learning_rate": learning_rate, "epoch": epoch}
+        numbers |= {name: norm.item() for name, norm in norms.items()}
+        self.bar.set_description_str(self._description(numbers["loss"], learning_rate))
+        if epoch.is_integer():
+            numbers |= self._features()
+            if self._knn_every and (epoch % self._knn_every == 0 or done == self._total):
+                numbers |= self._knn()
+        self._tell_skipped()
+        self._log.write(done, **numbers)
+
+    def report(self) -> None:
+        """Write `report.html`, if training went on in this process or there is none."""
+        if self._first == self._total and (self._folder / "report.html").is_file():
+            return
+        method, recipe, size = self._method, self._recipe, self._method.encoder.image_size
+        views = Views(recipe.view1, recipe.view2, size=size, seed=recipe.seed)
+        pixels = next(batches(self._images, views, first=0, last=1, batch_size=recipe.batch_size))
+        seen = online_spectrum(method.encoder, self._look_at)
+        write_report(self._folder, method.loss_range(recipe.batch_size), seen, *views(pixels, 0))
+
+    @cached_property
+    def _look_at(self) -> Split:
+        return images_to_look_at(self._images, self._method.encoder.image_size)
+
+    def _description(self, loss: float, learning_rate: float) -> str:
+        """`loss 4.101 (start 5.545, floor 0.993)  lr 0.0300  812 images/s`, before the bar."""
+        start, floor = self._method.loss_range(self._recipe.batch_size)
+        speed = (self.bar.format_dict["rate"] or 0) * self._recipe.batch_size
+        return f"loss {loss:.3f} (start {start:.3f}, floor {floor:.3f})  lr {learning_rate:.4f}  {speed:,.0f} images/s"
+
+    def _features(self) -> dict[str, float]:
+        seen = online_spectrum(self._method.encoder, self._look_at)
+        warning = collapse_warning(seen)
+        if warning and not self._warned:
+            self.bar.write(f"warning: {warning}")
+            self._warned = True
+        return {"std": seen.std, "rank": seen.rank}
+
+    def _knn(self) -> dict[str, float]:
+        value = online_knn(self._method.encoder, self._look_at)
+        if value is None:
+            return {}
+        self.bar.write(f"k-NN on held-out train images, k = 20: {100 * value:.2f} %")
+        return {"knn_held_out": value}
+
+    def _tell_skipped(self) -> None:
+        line = say_what_is_skipped(self._images, self._said)
+        if line:
+            self.bar.write(line)
+            self._said = len(self._images.skipped)

@@ -1,0 +1,224 @@
+"""Images that stay encoded on disk and are read one by one: folders of files, Parquet shards, tar shards (WebDataset).
+
+For what is too large for `zoo.dataset.open_split`, which decodes a whole split once. Opening reads names, counts and
+labels alone. Neighbours lie in one block (a Parquet row group, a stretch of a tar), which is cheap to read whole: an
+order that visits block by block reads every byte once.
+"""
+
+import hashlib
+import json
+import os
+import tarfile
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from PIL.Image import Image
+
+from zoo.dataset import FOLDER, Split, SplitName, dataset_row, own_images, split_images
+from zoo.errors import BadData, BadImage
+from zoo.pixels import fit, read_rgb
+
+TAR_BLOCK = 256  # images of a tar that count as neighbours
+HELD_BYTES = 2**31  # of encoded images in Parquet row groups, kept between two readings
+UNREADABLE_IN_A_ROW = 100  # images after which a data set counts as broken
+
+Encoded = tuple[str, bytes | Path]  # a name for messages, and the picture
+Read = Callable[[int], Encoded]
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """One split, not decoded: labels (n,) int64, -1 where an image has none; block (n,), equal for neighbours."""
+
+    dataset: str
+    split: SplitName
+    labels: np.ndarray
+    block: np.ndarray
+    rows: np.ndarray  # (n,) int64, what `read` calls each image
+    classes: tuple[str, ...]
+    sha256: str  # of names, sizes and counts, and of the labels
+    read: Read
+    skipped: dict[str, str] = field(default_factory=dict)  # images found undecodable so far, with the reason
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def sample(self, n: int | None, *, seed: int = 0) -> "Shards":
+        """n images drawn without replacement, in the split's order; all of them if n is None or not smaller."""
+        if n is None or n >= len(self):
+            return self
+        some = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
+        digest = hashlib.sha256(f"{self.sha256} sample {n} {seed}".encode()).hexdigest()
+        return replace(
+            self, labels=self.labels[some], block=self.block[some], rows=self.rows[some], sha256=digest
+        )  # fmt: skip
+
+    def picture(self, index: int) -> Image:
+        """The upright RGB image at `index`, or the next one that can be decoded; what cannot is noted in `skipped`."""
+        tries = min(UNREADABLE_IN_A_ROW, len(self))
+        for distance in range(tries):
+            name, picture = self.read(int(self.rows[(index + distance) % len(self)]))
+            try:
+                return read_rgb(picture)
+            except (BadImage, OSError) as error:
+                self.skipped[name] = str(error)
+        raise BadData(f"{tries} images one after another cannot be decoded, the last: {name}: {self.skipped[name]}")
+
+    def decoded(self, image_size: int) -> Split:
+        """All images in memory, brought to (image_size, image_size)."""
+        pixels = np.stack([np.asarray(fit(self.picture(i), image_size=image_size)) for i in range(len(self))])
+        return Split(self.dataset, self.split, pixels, self.labels, self.classes, self.sha256, tuple(self.skipped))
+
+
+def open_shards(name: str, split: SplitName, data: str | Path) -> Shards:
+    """The `split` of the data set `name` in `data`, nothing decoded.
+
+    data: a folder of `<split>-*.parquet` or `<split>-*.tar` shards, a folder `<split>/<class>/<image>`, or
+    `folder:PATH`, any folder of images at any depth.
+    Raises UnknownName, FileNotFoundError, BadData.
+    """
+    row = dataset_row(name)
+    folder = Path(str(data).removeprefix(FOLDER))
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; images that are read while training lie in a folder")
+    if str(data).startswith(FOLDER):
+        return _files(name, split, folder, *own_images(folder, split))
+    for ending, index in {"parquet": _parquet, "tar": _tars}.items():
+        paths = sorted({*folder.rglob(f"{split}-*.{ending}"), *folder.rglob(f"*-{split}-*.{ending}")})
+        if paths:
+            labels, block, read = index(paths, row.label)
+            _check_labels(labels, row.classes, folder)
+            return _shards(name, split, labels, block, (), [(p.name, p.stat().st_size) for p in paths], read)
+    if (folder / split).is_dir():
+        return _files(name, split, folder / split, *split_images(folder, split))
+    wanted = f"{split}-*.parquet or {split}-*.tar shards, or a folder {split}/"
+    raise BadData(f"{folder}: no {split} split; expected {wanted}. {FOLDER}{folder} takes any images in it")
+
+
+def _check_labels(labels: np.ndarray, classes: int, where: Path) -> None:
+    if not len(labels):
+        raise BadData(f"{where}: no image in its shards")
+    if not -1 <= labels.min() <= labels.max() < classes:
+        raise BadData(f"{where}: labels {labels.min()}..{labels.max()}, allowed 0..{classes - 1}, or -1 for none")
+
+
+def _shards(
+    name: str, split: SplitName, labels: np.ndarray, block: np.ndarray, classes: Sequence[str], facts: Any, read: Read
+) -> Shards:
+    digest = hashlib.sha256(json.dumps(facts).encode() + labels.tobytes()).hexdigest()
+    return Shards(name, split, labels, block, np.arange(len(labels)), tuple(classes), digest, read)
+
+
+def _files(
+    name: str, split: SplitName, root: Path, paths: Sequence[Path], labels: Sequence[int], classes: Sequence[str]
+) -> Shards:
+    """One block a file: any order reads as well as any other."""
+    if not paths:
+        raise BadData(f"{root}: no image in it; what ends like .jpg, .png or .webp counts as one, at any depth")
+    facts = [(str(path), (root / path).stat().st_size) for path in paths]
+    marks, block = np.asarray(labels, np.int64), np.arange(len(paths))
+    return _shards(name, split, marks, block, classes, facts, lambda i: (str(paths[i]), root / paths[i]))
+
+
+def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray, Read]:
+    """Labels, blocks (row groups) and the reader of Parquet shards with the Hub's columns."""
+    from pyarrow import ArrowInvalid, types
+    from pyarrow.parquet import ParquetFile
+
+    groups: list[tuple[Path, int]] = []
+    counts: list[int] = []
+    labels: list[int | None] = []
+    image = ""
+    for path in paths:
+        try:
+            with ParquetFile(path) as file:
+                schema, meta = file.schema_arrow, file.metadata
+                image = next((f.name for f in schema if types.is_struct(f.type) and "bytes" in _fields(f.type)), "")
+                if not image:
+                    raise BadData(f"{path}: no image column (bytes, path) among {schema.names}")
+                column = next((c for c in (label, "label") if c in schema.names), None)
+                groups += [(path, g) for g in range(meta.num_row_groups)]
+                counts += [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
+                labels += file.read([column])[column].to_pylist() if column else [None] * meta.num_rows
+        except ArrowInvalid as error:
+            raise BadData(f"{path}: cannot be read ({error}). Download it again") from error
+    starts = np.cumsum([0, *counts])
+
+    def load(group: int) -> list[bytes]:
+        path, number = groups[group]
+        with ParquetFile(path) as file:
+            cells = file.read_row_group(number, [image])[image].to_pylist()
+        return [(cell or {}).get("bytes") or b"" for cell in cells]
+
+    held = _Held(load)
+
+    def read(index: int) -> Encoded:
+        group = int(np.searchsorted(starts, index, side="right")) - 1
+        return f"{groups[group][0].name} image {index}", held(group)[index - starts[group]]
+
+    marks = np.asarray([-1 if value is None else value for value in labels], np.int64)
+    return marks, np.repeat(np.arange(len(groups)), counts), read
+
+
+def _fields(kind: Any) -> list[str]:
+    return [kind.field(i).name for i in range(kind.num_fields)]
+
+
+class _Held:
+    """`load(block)`, the most recent blocks kept up to HELD_BYTES; two threads never load the same one twice."""
+
+    def __init__(self, load: Callable[[int], list[bytes]]) -> None:
+        self._load, self._lock, self._bytes = load, Lock(), 0
+        self._blocks: OrderedDict[int, list[bytes]] = OrderedDict()
+
+    def __call__(self, block: int) -> list[bytes]:
+        with self._lock:
+            if block not in self._blocks:
+                self._blocks[block] = self._load(block)
+                self._bytes += sum(map(len, self._blocks[block]))
+            self._blocks.move_to_end(block)
+            while self._bytes > HELD_BYTES and len(self._blocks) > 1:
+                self._bytes -= sum(map(len, self._blocks.popitem(last=False)[1]))
+            return self._blocks[block]
+
+
+def _tars(paths: Sequence[Path], _: str) -> tuple[np.ndarray, np.ndarray, Read]:
+    """Labels (`KEY.cls`), blocks and the reader of tars whose files belong together where they share a KEY."""
+    from PIL import Image as Pillow
+
+    endings = Pillow.registered_extensions()
+    found: list[tuple[Path, str, int, int]] = []  # shard, name, offset, bytes
+    labels: list[int] = []
+    block: list[int] = []
+    for path in paths:
+        marks, pictures = {}, []
+        try:
+            with tarfile.open(path, "r:") as archive:
+                for member in archive:
+                    key, _, ending = member.name.rpartition("/")[2].partition(".")
+                    key = f"{member.name.rpartition('/')[0]}/{key}"
+                    if member.isfile() and f".{ending.rpartition('.')[2].lower()}" in endings:
+                        pictures.append((key, (path, member.name, member.offset_data, member.size)))
+                    elif member.isfile() and ending == "cls":
+                        marks[key] = int(archive.extractfile(member).read())  # type: ignore[union-attr]
+        except (tarfile.TarError, ValueError) as error:
+            raise BadData(f"{path}: truncated, damaged or no uncompressed tar ({error}). Download it again") from error
+        base = block[-1] + 1 if block else 0
+        block += [base + index // TAR_BLOCK for index in range(len(pictures))]
+        labels += [marks.get(key, -1) for key, _ in pictures]
+        found += [where for _, where in pictures]
+
+    def read(index: int) -> Encoded:
+        path, name, offset, size = found[index]
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            return f"{path.name}/{name}", os.pread(handle, size, offset)
+        finally:
+            os.close(handle)
+
+    return np.asarray(labels, np.int64), np.asarray(block, np.int64), read
