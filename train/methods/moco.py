@@ -8,8 +8,8 @@ Queries of view 1 meet keys of view 2 from an encoder that follows by momentum; 
 batches, held in a queue. v1 projects by one linear map at temperature 0.07 with a stepped learning rate; v2 by two
 layers at 0.2 with stronger augmentation and a cosine.
 
-The loss starts low and rises at first: the random directions that the queue starts with are no rivals to a positive from
-the same network. It falls once the queue holds real keys. At log(K + 1) it has collapsed.
+The loss starts low and rises at first: the random directions that the queue starts with are no rivals to a positive
+from the same network. It falls once the queue holds real keys. At log(K + 1) it has collapsed.
 
 Where we differ from the released code (main_moco.py, the CIFAR-10 demo, solo-learn): the momentum encoder moves after
 the optimiser's step, not before the next forward pass, which is the same; the cosine and the warm-up go by steps, not
