@@ -20,7 +20,7 @@ pytest_plugins = ["serve_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the attacking tools
 PATIENCE = 20.0  # seconds, under the server's own limit of 30
 QUIET = {"deadline": None, "database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
-OPERATIONS = 7
+BODIES = 4  # operations that read a body: the others have few requests that differ
 
 
 def attack(live: str, examples: int) -> dict[int, int]:
@@ -35,7 +35,7 @@ def attack(live: str, examples: int) -> dict[int, int]:
         def ask(case: Any) -> None:
             start = time.monotonic()
             response = case.call()
-            assert time.monotonic() - start < PATIENCE
+            assert time.monotonic() - start < PATIENCE, case
             assert response.status_code < 500, response.text
             case.operation.schema[case.operation.path][case.operation.method].validate_response(response)
             statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
@@ -60,7 +60,8 @@ def test_no_request_along_the_document_breaks_the_server(live: str) -> None:
 
 @pytest.mark.slow
 def test_no_one_of_ten_thousand_requests_breaks_the_server(live: str) -> None:
-    assert sum(attack(live, 10_000 // (2 * OPERATIONS)).values()) > 5_000
+    statuses = attack(live, 10_000 // (2 * BODIES))
+    assert sum(statuses.values()) >= 10_000, statuses
 
 
 json_values = st.recursive(
