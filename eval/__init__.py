@@ -1,1 +1,1 @@
-"""Measuring encoders: features once (`features`), k-NN (`knn`), all of it into the card (`score`)."""
+"""Measuring encoders: features once, a file for each protocol, all of it into tables and the card (`score`)."""

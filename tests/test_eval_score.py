@@ -11,16 +11,19 @@ import pytest
 import timm
 from PIL import Image
 from safetensors.torch import save_file
+from sklearn.neighbors import KNeighborsClassifier
 
 from eval.compare import compare_files, sentence
 from eval.contestants import baselines, fingerprint, open_contestant
-from eval.features import RawPixels
+from eval.features import RawPixels, extract
 from eval.intervals import compare, wilson
+from eval.knn import knn_predict
 from eval.metrics import confusion, mean_per_class, per_class
 from eval.results import Results
 from eval.score import PROTOCOLS, expand, main, score
 from eval.sources import open_source
 from eval.tables import csv_text, grouped, markdown, mean_ranks
+from zoo.dataset import DATASETS, open_split
 from zoo.encoder import Encoder
 from zoo.errors import BadData, CorruptFile, UnknownName
 from zoo.store import read_card
@@ -305,3 +308,24 @@ def test_the_command_line_writes_a_folder_and_tells_errors_in_one_line(tmp_path,
     monkeypatch.setattr(sys, "argv", [*words, "digit"])
     with pytest.raises(SystemExit, match="error: unknown data set 'digit'; nearest: digits, signdigits"):
         main()
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(("name", "folder"), [("rsscn7", "rsscn7_64"), ("signdigits", "signdigits")])
+def test_mean_and_std_of_the_transfer_sets_are_those_of_their_train_splits(realdata, name, folder):
+    train = open_split(name, "train", data=realdata / folder)
+    pixels = train.pixels.reshape(-1, 3) / 255
+    assert DATASETS[name].mean == pytest.approx(pixels.mean(0), abs=1e-4)
+    assert DATASETS[name].std == pytest.approx(pixels.std(0), abs=1e-4)
+    assert len(train.classes) == DATASETS[name].classes
+
+
+@pytest.mark.realdata
+def test_scikit_learn_agrees_on_raw_pixels_of_cifar10(realdata):
+    source = open_source("cifar10", realdata / "cifar10", max_train=3000, max_test=1000)
+    bank, queries = (extract(RawPixels(32), part) for part in (source.train, source.test))
+    for k, classes in knn_predict(bank.rows, bank.labels, queries.rows, ks=(5, 20)).items():
+        oracle = KNeighborsClassifier(
+            k[0], metric="cosine", algorithm="brute", weights=lambda d: np.exp((1 - d) / 0.07)
+        ).fit(bank.rows, bank.labels)
+        assert (oracle.predict(queries.rows) == classes).mean() >= 0.999
