@@ -60,7 +60,8 @@ def make_optimizer(
     """
     trainable = [p for p in module.parameters() if p.requires_grad]
     if name == "sgd":
-        return SGD(trainable, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        fused = all(p.is_cuda for p in trainable)
+        return SGD(trainable, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused)
     groups = [{"params": _of(trainable, matrices=True)}, {"params": _of(trainable, matrices=False), "adapt": False}]
     return LARS(groups, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
