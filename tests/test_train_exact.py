@@ -179,8 +179,8 @@ def test_one_process_with_64_images_and_two_with_32_have_one_loss_curve(tmp_path
     assert finish(start("without", one, **flags)) == 0, text_of(one)
     curves = [torch.tensor([line["loss"] for line in read_log(run)], dtype=torch.float64) for run in (one, two)]
     assert len(curves[0]) == len(curves[1]) >= 7
-    assert curves[0].max() - curves[0].min() > 0.01  # a thousand times the tolerance: the weights did move
-    torch.testing.assert_close(curves[0], curves[1], rtol=0, atol=1e-5)
+    assert curves[0].max() - curves[0].min() > 0.01  # the weights did move
+    torch.testing.assert_close(curves[0], curves[1], rtol=0, atol=1e-9)
 
 
 def test_gradient_accumulation_is_refused_because_it_does_not_enlarge_the_negatives(tmp_path, monkeypatch):

@@ -56,7 +56,10 @@ class Queued(Method):
 
 
 class WithoutBatchNorm(Method):
-    """NT-Xent over an encoder in which every row is normalised for itself, so batches may be split in any way."""
+    """NT-Xent over an encoder in which every row is normalised for itself, so batches may be split in any way.
+
+    In float64, so that two ways to add the same numbers cannot be told apart from a difference.
+    """
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
@@ -64,6 +67,7 @@ class WithoutBatchNorm(Method):
             for name, child in module.named_children():
                 if isinstance(child, nn.BatchNorm2d):
                     setattr(module, name, nn.GroupNorm(1, child.num_features))
+        self.double()
 
     def forward(self, view1: Tensor, view2: Tensor) -> Step:
         z1, z2 = self.encoder(torch.cat([view1, view2])).chunk(2)

@@ -84,10 +84,11 @@ def make_optimizer(
     adamw's first beta, its second is 0.999. lars and its variants: biases and norms excluded.
     """
     trainable = [p for p in module.parameters() if p.requires_grad]
+    fused = all(p.is_cuda for p in trainable)
     if name == "sgd":
-        return SGD(trainable, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        return SGD(trainable, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused)
     if name == "adamw":
-        return AdamW(trainable, lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay)
+        return AdamW(trainable, lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay, fused=fused)
     groups = [{"params": _of(trainable, matrices=True)}, {"params": _of(trainable, matrices=False), "adapt": False}]
     return LARS(groups, lr=lr, momentum=momentum, weight_decay=weight_decay, variant=LARS_VARIANTS[name])
 
