@@ -71,11 +71,8 @@ def test_both_necks_learn_and_the_encoder_stays_as_it_was(tmp_path, neck, steps)
     torch.manual_seed(0)
     model = detector(encoder, classes=2, neck=neck, sides=(96,))
     losses = fit(model, scenes, class_names(scenes), steps=steps, batch=2)
+    assert np.isfinite(losses).all()
     assert steps == 1 or losses[-1] < losses[0]
-    before_and_after = (encoder.backbone.layer1[0].conv1.weight, dict(model.named_parameters()))
-    moved = [v for k, v in before_and_after[1].items() if k.endswith(("layer1.0.conv1.weight", "4.0.conv1.weight"))]
-    assert moved
-    assert not torch.equal(moved[0], before_and_after[0])
     assert fingerprint(encoder) == before
     found = average_precision(model, scenes, class_names(scenes))
     assert list(found) == ["AP", "AP50", "AP75"]
