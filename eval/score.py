@@ -32,7 +32,7 @@ from eval.sources import Processes, Source, features_of, open_source
 from eval.tables import Row, markdown
 from eval.task import Outcome, Task
 from zoo.dataset import dataset_row
-from zoo.encoder import Encoder
+from zoo.encoder import Encoder, accelerator_name
 from zoo.errors import BadData, ZooError, unknown
 from zoo.files import write_bytes
 from zoo.provenance import command, hardware, today, versions
@@ -174,7 +174,7 @@ def _rows(contestant: Contestant, source: Source, task: Task, protocol: Protocol
     rows = []
     for outcome in outcomes:
         row = {
-            "key": f"{outcome.name}/{source.name}/{contestant.label}",
+            "key": f"{outcome.name}/{source.name}/{contestant.label}/{len(task.bank)}/{len(task.queries)}",
             "protocol": outcome.protocol,
             "protocol_version": protocol.version,
             "encoder": contestant.label,
@@ -194,7 +194,7 @@ def _rows(contestant: Contestant, source: Source, task: Task, protocol: Protocol
             **asdict(source.counts),
             "data_sha256": list(source.sha256),
             "cpu_seconds": seconds,
-            "hardware": hardware(),
+            "hardware": hardware(accelerator_name(task.device)),
             "date": today(),
             "versions": versions(),
             "command": command(),
@@ -206,7 +206,11 @@ def _rows(contestant: Contestant, source: Source, task: Task, protocol: Protocol
 
 
 def _into_card(folder: Path, rows: list[Row]) -> None:
-    card = read_card(folder)  # anew: the card may have changed while we measured
+    """Add rows to the card. Raises ZooError if the card has other weights by now than those measured."""
+    card = read_card(folder)  # anew: another process may have added rows, or training gone on
+    measured = {row["weights_sha256"] for row in rows if row["encoder"] == card.name}
+    if card.weights is None or measured - {card.weights.sha256}:
+        raise ZooError(f"the weights in {folder} changed while they were measured; measure again when training is over")
     for row in rows:
         card = card.with_result(row)
     write_bytes(folder / CARD, card.to_json().encode())
@@ -236,6 +240,8 @@ def main() -> None:
             max_test: Use a random subset of this many test images.
             finetune_steps: Length of each fine-tuning.
         """
+        if not models:
+            raise BadData("no model to measure; give a name of the zoo or a run folder, see --help")
         where = dict(_data_argument(text) for text in data)
         group = Processes.started()
         device = group.device
@@ -259,7 +265,7 @@ def main() -> None:
             print(markdown(rows))
 
     try:
-        tyro.cli(command_line, prog="eval.score")
+        tyro.cli(command_line, prog="python -m eval.score")
     except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
 

@@ -23,7 +23,7 @@ class Progress:
 
     step: int  # optimiser updates done
     seconds: float  # spent training so far
-    identity: dict[str, Any]  # recipe numbers and data: what must not change between two starts
+    settings: dict[str, Any]  # recipe numbers and data: what must not change between two starts
 
 
 def save_checkpoint(folder: Path, method: nn.Module, optimizer: Optimizer, progress: Progress) -> Path:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import torch
 import tyro
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from torch import Tensor
 
 from train.batches import batches, open_images, steps_in_epoch
@@ -66,8 +66,7 @@ def pretrain(
     rank, world = accelerator.process_index, accelerator.num_processes
     main, device = accelerator.is_main_process, accelerator.device
     folder = out or Path("runs", recipe.name)
-    with accelerator.main_process_first():
-        images = open_images(parse_name(recipe.name).dataset, data, stream=stream, limit=limit)
+    images = open_images(parse_name(recipe.name).dataset, data, stream=stream, limit=limit)
     steps_per_epoch = steps_in_epoch(len(images), recipe.batch_size, world)
     total = recipe.epochs * steps_per_epoch
 
@@ -83,8 +82,9 @@ def pretrain(
     views = Views(recipe.view1, recipe.view2, size=method.encoder.image_size, seed=recipe.seed)
 
     with only_run_in(folder, main=main):
-        identity = {"images": len(images), "data": images.sha256, "precision": accelerator.mixed_precision}
-        progress = Progress(0, 0.0, recipe.numbers() | identity | {"chunk": chunk})
+        data_read = {"images": len(images), "data": images.sha256}
+        process = {"recipe": recipe.name, "precision": accelerator.mixed_precision, "chunk": chunk}
+        progress = Progress(0, 0.0, recipe.numbers() | data_read | process)
         checkpoint = last_checkpoint(folder / "checkpoints")
         if checkpoint:
             progress = same_run(read_progress(checkpoint), progress, folder)
@@ -198,7 +198,7 @@ def _check_finite(loss: Tensor, done: int, method: Method, view1: Tensor, view2:
     where = f" The batch is in {save_batch(folder, view1, view2, done)}." if folder else ""
     raise ZooError(
         f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}.{where} The checkpoints "
-        "hold the last good state; lower --learning-rate, or lengthen --warmup-epochs"
+        "hold the last good state. Start again with a lower --learning-rate, a longer --warmup-epochs, another --out"
     )
 
 
@@ -223,14 +223,30 @@ def main() -> None:
             workers: int = 2,
             compile: bool = False,
         ) -> Path:
+            """Train an encoder, or go on with the run in its folder.
+
+            Args:
+                recipe: The numbers of the training.
+                data: Parquet shards, class folders, or an archive of them; folder:PATH takes any images without labels.
+                    By default the Hub's copy.
+                out: The run folder, by default runs/NAME.
+                limit: Train on that many images, drawn at random.
+                knn_every: Epochs between looks at k-NN accuracy on train images; 0 for none.
+                chunk: Images of a process that go through the encoder at a time; the gradient is the whole batch's.
+                stream: Read and decode images while training rather than once before; always so above 96 px.
+                workers: Threads of each process that decode.
+                compile: Compile the networks with torch.compile.
+            """
             flags: dict[str, Any] = {"knn_every": knn_every, "chunk": chunk, "stream": stream}
             return pretrain(recipe, data=data, out=out, limit=limit, workers=workers, compile=compile, **flags)
 
-        command_line.__doc__ = pretrain.__doc__
         folder = tyro.cli(command_line, prog=f"train/pretrain.py {recipe.name}", args=sys.argv[2:])
-    except (ZooError, ValueError, OSError) as error:
+    except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
-    if Accelerator().is_main_process:
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+    if PartialState().is_main_process:
         print(f'{folder}: trained. Next: zoo.load("{folder}"), python -m eval.score {folder}')
 
 

@@ -4,7 +4,7 @@ import importlib
 import json
 import pkgutil
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 import tyro
@@ -18,10 +18,11 @@ from zoo.backbone import backbone_row
 from zoo.card import Card
 from zoo.dataset import dataset_row
 from zoo.encoder import Encoder
-from zoo.errors import unknown
+from zoo.errors import BadNumber, unknown
 from zoo.names import natural_order, parse_name
 
-Fixed = tyro.conf.Suppress  # part of the recipe's identity, not a flag
+DESCRIPTION = ("name", "paper", "source", "expects")  # of a recipe; all other fields are numbers that flags may change
+Fixed = tyro.conf.Suppress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Recipe(ABC):
     weight_decay: float
     """L2 coefficient; adamw's is decoupled."""
     warmup_epochs: int = 10
-    """Epochs of linear warm-up from 0; the schedule follows."""
+    """Epochs of linear warm-up from 0; the schedule follows. Cut to a tenth of the epochs where it would fill them."""
     view1: ViewPolicy = field(default_factory=ViewPolicy)
     """Augmentation of the first view."""
     view2: ViewPolicy = field(default_factory=ViewPolicy)
@@ -61,7 +62,12 @@ class Recipe(ABC):
         least = {"epochs": 1, "batch_size": 2, "warmup_epochs": 0, "learning_rate": 0, "weight_decay": 0}
         for what, low in least.items():
             if getattr(self, what) < low:
-                raise ValueError(f"{what} = {getattr(self, what)}; at least {low} is needed")
+                raise BadNumber(f"{what} = {getattr(self, what)}; at least {low} is needed")
+        if not 0 <= self.momentum < 1:
+            raise BadNumber(f"momentum = {self.momentum}; allowed: 0 <= momentum < 1")
+        for name, value in asdict(self).items():
+            if "temperature" in name and not value > 0:
+                raise BadNumber(f"{name} = {value}; a temperature is above 0")
         if self.warmup_epochs >= self.epochs:  # a short trial of a long recipe: keep the shape of the schedule
             object.__setattr__(self, "warmup_epochs", self.epochs // 10)
 
@@ -82,8 +88,8 @@ class Recipe(ABC):
 
     def numbers(self) -> dict[str, Any]:
         """All that may be set by a flag, as plain JSON values (infinity as "inf")."""
-        chosen = {key: value for key, value in asdict(self).items() if key not in IDENTITY}
-        plain: dict[str, Any] = json.loads(json.dumps(chosen).replace("Infinity", '"inf"'))
+        chosen = {key: value for key, value in asdict(self).items() if key not in DESCRIPTION}
+        plain: dict[str, Any] = json.loads(json.dumps(chosen), parse_constant={"Infinity": "inf"}.__getitem__)
         return plain
 
     def card(self) -> Card:
@@ -94,9 +100,6 @@ class Recipe(ABC):
             name=self.name, paper=self.paper, expects=self.expects, recipe=self.numbers() | {"source": self.source},
             image_size=row.image_size, mean=row.mean, std=row.std, dim=dim,
         )  # fmt: skip
-
-
-IDENTITY = {f.name for f in fields(Recipe) if f.name in ("name", "paper", "source", "expects")}
 
 
 def recipes() -> dict[str, Recipe]:

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 
 from train.checkpoint import Progress
 from train.recipe import Recipe, differences, find_recipe
 from zoo.card import Card
+from zoo.encoder import accelerator_name
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.provenance import command, hardware, today, versions
 from zoo.store import checked_weights, read_card
@@ -33,7 +33,7 @@ def only_run_in(folder: Path, *, main: bool) -> Iterator[None]:
 
 def same_run(found: Progress, mine: Progress, folder: Path) -> Progress:
     """The progress found in a checkpoint. Raises ZooError if it is of a run with other numbers or data."""
-    different = differences(found.identity, mine.identity)
+    different = differences(found.settings, mine.settings)
     if different:
         raise ZooError(
             f"{folder} holds a run with other numbers:\n  " + "\n  ".join(different) + "\n"
@@ -68,14 +68,13 @@ def holds_weights_of(folder: Path, step: int) -> bool:
 def run_card(recipe: Recipe, progress: Progress, steps_per_epoch: int, accelerator: Accelerator) -> Card:
     """The recipe's card with the record of this run. A changed recipe expects nothing published."""
     changed = differences(find_recipe(recipe.name).numbers(), recipe.numbers())
-    device = torch.cuda.get_device_name() if accelerator.device.type == "cuda" else ""
     training = {
         "steps": progress.step,
         "epochs": progress.step // steps_per_epoch,
-        "images": progress.identity["images"],
-        "data_sha256": progress.identity["data"],
+        "images": progress.settings["images"],
+        "data_sha256": progress.settings["data"],
         "seconds": round(progress.seconds, 1),
-        "hardware": hardware(device, accelerator.num_processes),
+        "hardware": hardware(accelerator_name(accelerator.device), accelerator.num_processes),
         "precision": accelerator.mixed_precision,
         "date": today(),
         "versions": versions(),

@@ -18,6 +18,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from zoo.errors import BadNumber
+
 TRIES = 10  # crop boxes tried per view before the central one, as torchvision's RandomResizedCrop
 NEUTRAL = (1.0, 1.0, 1.0, 0.0)  # the brightness, contrast, saturation and hue that change nothing
 SOLARIZE_THRESHOLD = 128 / 255  # pixels from here on are inverted
@@ -289,4 +291,4 @@ def solarize(x: Tensor) -> Tensor:
 
 def _check(name: str, value: object, fine: bool, allowed: str) -> None:
     if not fine:
-        raise ValueError(f"{name} = {value!r}; allowed: {allowed}")
+        raise BadNumber(f"{name} = {value!r}; allowed: {allowed}")

@@ -213,3 +213,8 @@ def load_encoder(name_or_path: str | Path, *, device: str | torch.device = "cpu"
     if wrong:
         raise CorruptFile(f"{folder / CARD} says something else than {path.name} in: {', '.join(wrong)}")
     return encoder.to(device).eval()
+
+
+def accelerator_name(device: str | torch.device) -> str:
+    """What `zoo.provenance.hardware` should call the device: the GPU's name, or "" for a CPU."""
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else ""

@@ -40,6 +40,10 @@ class ImageFormatNotAllowed(BadImage):
     """Bytes that are no picture, or a picture in a format outside the allowed list."""
 
 
+class BadNumber(ZooError, ValueError):
+    """A number of a recipe or of an augmentation outside its range."""
+
+
 class BadData(ZooError, ValueError):
     """A data set that does not hold what was asked of it."""
 

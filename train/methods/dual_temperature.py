@@ -51,9 +51,9 @@ class SimCo(Method):
         return self.projector(self.encoder(view1)), self.projector(self.encoder(view2))
 
     def loss(self, q: Tensor, k: Tensor) -> Step:
-        forth = losses.dual_temperature(q, k, **self.temperatures)
-        back = losses.dual_temperature(k, q, **self.temperatures)
-        return Step((forth + back) / 2)
+        loss_q = losses.dual_temperature(q, k, **self.temperatures)
+        loss_k = losses.dual_temperature(k, q, **self.temperatures)
+        return Step((loss_q + loss_k) / 2)
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.dual_temperature_range(batch_size, **self.temperatures))
