@@ -33,7 +33,7 @@ from zoo.encoder import new_encoder
 from zoo.provenance import hardware, today, versions
 from zoo.shards import open_shards
 
-NAME, STEPS, IMAGES = "simco-r18-cifar100", 2, 2048
+NAME, STEPS, IMAGES = "simco-r18-cifar100", 2, 1024
 GOALS = {"step with data / bare step": "<= 1.05", "views per second, ours / PIL": ">= 4",
          "steps per second, ours / PIL loop": ">= 1.1", "peak memory / bare step": "<= 1.1",
          "224 px from JPEG, time / bare decode": "reported"}  # fmt: skip
@@ -181,12 +181,21 @@ def peak_here(kind: str, batch_size: int) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-def table(found: dict[str, list[float]]) -> str:
-    rows = ["| ratio | goal | median | least .. most | n |", "|---|---|---|---|---|"]
-    for name, values in found.items():
-        spread = f"{min(values):.2f} .. {max(values):.2f}"
-        rows.append(f"| {name} | {GOALS[name]} | {statistics.median(values):.2f} | {spread} | {len(values)} |")
-    return "\n".join(rows)
+def memory(repeats: int, batch_size: int) -> dict[str, list[float]]:
+    """Peak memory with data and views over the bare step's."""
+    both = [[peak(kind, batch_size) for kind in ("data", "bare")] for _ in range(repeats)]
+    return {"peak memory / bare step": [data / bare for data, bare in both]}
+
+
+HEAD = "| ratio | goal | median | least .. most | n |\n|---|---|---|---|---|"
+
+
+def rows(found: dict[str, list[float]]) -> str:
+    """The table's rows."""
+    return "\n".join(
+        f"| {name} | {GOALS[name]} | {statistics.median(x):.2f} | {min(x):.2f} .. {max(x):.2f} | {len(x)} |"
+        for name, x in found.items()
+    )
 
 
 def main() -> None:
@@ -199,15 +208,22 @@ def main() -> None:
     if flags.peak:
         peak_here(flags.peak, flags.batch_size)
         return
-    found = steps(flags.repeats, flags.batch_size) | augmentation(flags.repeats)
-    found |= large(flags.repeats, flags.out / "jpeg")
-    both = [[peak(kind, flags.batch_size) for kind in ("data", "bare")] for _ in range(flags.repeats)]
-    found["peak memory / bare step"] = [data / bare for data, bare in both]
+    flags.out.mkdir(parents=True, exist_ok=True)
+    measures = (
+        lambda: large(flags.repeats, flags.out / "jpeg"),
+        lambda: steps(flags.repeats, flags.batch_size),
+        lambda: augmentation(flags.repeats),
+        lambda: memory(flags.repeats, flags.batch_size),
+    )
     facts = {"date": today(), "hardware": hardware(), "threads": torch.get_num_threads(), "versions": versions(),
-             "batch_size": flags.batch_size, "goals": GOALS, "ratios": found}  # fmt: skip
-    (flags.out / "step.json").write_text(json.dumps(facts, indent=1))
-    print(table(found))
-    print(f"\n{facts['hardware']}, {facts['threads']} threads, {facts['date']}; numbers in {flags.out / 'step.json'}")
+             "batch_size": flags.batch_size, "goals": GOALS}  # fmt: skip
+    print(f"{facts['hardware']}, {facts['threads']} threads, {facts['date']}\n\n{HEAD}", flush=True)
+    found: dict[str, list[float]] = {}
+    for measure in measures:
+        new = measure()
+        found |= new
+        print(rows(new), flush=True)
+        (flags.out / "step.json").write_text(json.dumps(facts | {"ratios": found}, indent=1))
 
 
 if __name__ == "__main__":
