@@ -34,7 +34,7 @@ from train.schedules import warmup_cosine
 from train.views import Views
 from zoo.card import Card
 from zoo.dataset import Split, open_split
-from zoo.encoder import new_encoder, save_encoder
+from zoo.encoder import new_encoder, save_encoder, save_head
 from zoo.errors import BadData, ZooError
 from zoo.names import parse_name
 from zoo.provenance import command, hardware, today, versions
@@ -104,7 +104,8 @@ def pretrain(
                     if knn_every and (epoch % knn_every == 0 or done == total):
                         log.write(done, **_knn(method, images, bar))
                     progress = replace(progress, step=done, seconds=time.monotonic() - started)
-                    save_encoder(method.encoder, folder, _card(recipe, progress, accelerator))
+                    card = save_encoder(method.encoder, folder, _card(recipe, progress, accelerator))
+                    save_head(method, folder, card)
                     # The checkpoint comes last: a kill before it repeats an epoch and loses nothing.
                     save_checkpoint(folder / "checkpoints", method, optimizer, progress)
     accelerator.wait_for_everyone()

@@ -24,15 +24,21 @@ if TYPE_CHECKING:
 __all__ = ["info", "list", "load"]
 
 
-def list(pattern: str = "*") -> builtins.list[str]:
-    """Names of the catalogue and of the kept models that match `pattern` (as in a shell), in natural order."""
+def list(pattern: str = "*", *, method: str = "*", backbone: str = "*", dataset: str = "*") -> builtins.list[str]:
+    """Names of the catalogue and of the kept models, in natural order.
+
+    Each argument is a pattern as in a shell: `pattern` of the whole name, the others of its parts.
+    """
     from fnmatch import fnmatchcase
 
-    from zoo.names import natural_order
+    from zoo.names import natural_order, parse_name
     from zoo.store import catalogue, kept
 
-    names = {**catalogue(), **kept()}
-    return sorted((name for name in names if fnmatchcase(name, pattern)), key=natural_order)
+    def fits(name: str) -> bool:
+        wanted = zip((method, backbone, dataset), parse_name(name), strict=False)  # a name may have a variant, too
+        return fnmatchcase(name, pattern) and all(fnmatchcase(part, pattern) for pattern, part in wanted)
+
+    return sorted(filter(fits, {**catalogue(), **kept()}), key=natural_order)
 
 
 def info(name_or_path: str | Path) -> Card:
@@ -49,9 +55,10 @@ def info(name_or_path: str | Path) -> Card:
 
 
 def load(name_or_path: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
-    """The encoder of a name or of a run folder, verified, in evaluation mode, preprocessing inside.
+    """The encoder of a name, of a run folder, or of `hf://ORG/NAME[@REVISION]` or `timm/NAME` on the Hugging Face Hub.
 
-    Raises UnknownName (with the nearest names), NoWeights (and how to get them), CorruptFile.
+    Fetched if need be, every file verified, in evaluation mode, preprocessing inside. Raises UnknownName (with the
+    nearest names), NoWeights (and how to get them), CorruptFile, Unreachable, AccessDenied.
     """
     from zoo.encoder import load_encoder
 

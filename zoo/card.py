@@ -47,6 +47,7 @@ class Card:
     std: tuple[float, float, float]
     dim: int  # of an embedding, D
     stem_padding: int = 1  # pixels around the image in a 3x3 stem: 1, or 2 as in solo-learn and the code built on it
+    parameters: int | None = None  # of the encoder; None before it is trained
     expects: str  # the published result of the recipe with its table, or "none published"
     recipe: dict[str, Any] = field(default_factory=dict)  # every number of the training
     training: dict[str, Any] = field(default_factory=dict)  # steps, images, seconds, hardware, date, versions, command
@@ -121,6 +122,7 @@ def _soundness(card: Card) -> dict[str, bool]:
         "mean": len(card.mean) == 3 and all(map(isfinite, card.mean)),
         "std": len(card.std) == 3 and all(0 < value < inf for value in card.std),
         "dim": type(card.dim) is int and card.dim > 0,
+        "parameters": card.parameters is None or (type(card.parameters) is int and card.parameters > 0),
         "stem_padding": card.stem_padding in (1, 2),
         "expects": isinstance(card.expects, str),
         "recipe": isinstance(card.recipe, dict),

@@ -1,4 +1,4 @@
-"""The `zoo` command: list, info, embed, keep."""
+"""The `zoo` command: list, info, embed, keep, verify, publish."""
 
 import json
 import sys
@@ -10,34 +10,44 @@ from typing import Annotated, Any
 import tyro
 
 import zoo
+from zoo.card import Card
 from zoo.errors import BadData, BadImage, UnknownName, ZooError
+from zoo.files import sha256
 from zoo.store import catalogue, keep, kept
 
 IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 
 
-def list_models(pattern: Annotated[str, tyro.conf.Positional] = "*") -> None:
-    """Names of the catalogue and of kept models, with what their weights score.
+def list_models(
+    pattern: Annotated[str, tyro.conf.Positional] = "*", method: str = "*", backbone: str = "*", dataset: str = "*"
+) -> None:
+    """The models of the catalogue and the kept ones, as a table; every argument is a pattern as in a shell.
 
     Args:
-        pattern: As in a shell: "*cifar100".
+        pattern: Of the name: "*cifar100".
+        method: Of the name's first part.
+        backbone: Of its second part.
+        dataset: Of its third part.
     """
-    names = zoo.list(pattern)
+    names = zoo.list(pattern, method=method, backbone=backbone, dataset=dataset)
     if not names:
-        raise UnknownName(f"no model matches {pattern!r}; `zoo list` alone shows all")
-    here, known = kept(), catalogue()
-    width = max(map(len, names))
-    for name in names:
-        card = here.get(name) or known[name]
-        if card.weights is None:
-            print(f"{name:{width}}  D {card.dim:4}  {card.image_size:3} px  no weights yet; expects {card.expects}")
-            continue
-        own = [row for row in card.results if row["encoder"] == name]
-        scores = "; ".join(
-            f"{100 * row['value']:.2f} % {row['protocol'].split(',')[0]} on {row['dataset']}" for row in own
-        )
-        size = card.weights.bytes / 1e6
-        print(f"{name:{width}}  D {card.dim:4}  {card.image_size:3} px  {size:.1f} MB  {scores or 'not measured yet'}")
+        raise UnknownName("no model matches; `zoo list` alone shows all")
+    known = catalogue() | kept()
+    rows = [("name", "pixels", "D", "parameters", "MB", "top-1 accuracy"), *(_row(known[name]) for name in names)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _row(card: Card) -> tuple[str, ...]:
+    """A model's cells; without weights the last one says so, and what the recipe expects."""
+    scores = [row for row in card.results if row.get("encoder") == card.name]
+    told = "; ".join(f"{100 * row['value']:.2f} % {row['protocol'].split(',')[0]}, {row['dataset']}" for row in scores)
+    if card.weights is None:
+        return (card.name, str(card.image_size), str(card.dim), "", "", f"no weights yet; expects {card.expects}")
+    parameters = f"{card.parameters / 1e6:.2f} M" if card.parameters else ""
+    size = f"{card.weights.bytes / 1e6:.1f}"
+    return (card.name, str(card.image_size), str(card.dim), parameters, size, told or "not measured yet")
 
 
 def info(model: Annotated[str, tyro.conf.Positional]) -> None:
@@ -112,9 +122,53 @@ def keep_run(run: Annotated[Path, tyro.conf.Positional], force: bool = False) ->
     print(keep(run, force=force))
 
 
+def publish_run(
+    run: Annotated[Path, tyro.conf.Positional], repo: str, private: bool = False, dry_run: bool = False
+) -> None:
+    """Upload a run to the Hugging Face Hub, tagged; prints its entry for the catalogue, a file of zoo/catalog.
+
+    Args:
+        run: The run folder.
+        repo: ORG/NAME.
+        private: Make a new repository private.
+        dry_run: Write and check everything in RUN/hub, but upload nothing.
+    """
+    from zoo.publish import build_release, publish
+
+    if dry_run:
+        folder = build_release(run, repo)
+        for path in sorted(folder.iterdir()):
+            print(f"{path.stat().st_size:12,}  {sha256(path)}  {path.name}")
+        print(f"{folder}: checked, not uploaded. Without --dry-run it goes to {repo}")
+        return
+    card, commit = publish(run, repo=repo, private=private)
+    print(f"{repo} {commit.tag}: {commit.revision}", file=sys.stderr)
+    print(card.to_json(), end="")
+
+
+def verify_model(model: Annotated[str, tyro.conf.Positional], url: str | None = None) -> None:
+    """Compare embeddings with the golden ones that were published with the model: torch, ONNX, a running server.
+
+    Args:
+        model: A name of the zoo, a run folder, or hf://ORG/NAME.
+        url: Of a server of this model, such as http://localhost:3000.
+    """
+    from zoo.verify import verify
+
+    for by, gap in verify(model, url=url).items():
+        print(f"{by}: equal but for {gap:.1e} of the largest value")
+
+
 def main() -> None:
     """Entry point; errors meant for the user are one line, without a traceback."""
-    commands: dict[str, Callable[..., Any]] = {"list": list_models, "info": info, "embed": embed, "keep": keep_run}
+    commands: dict[str, Callable[..., Any]] = {
+        "list": list_models,
+        "info": info,
+        "embed": embed,
+        "keep": keep_run,
+        "verify": verify_model,
+        "publish": publish_run,
+    }
     try:
         tyro.extras.subcommand_cli_from_dict(commands, prog="zoo", description=__doc__)
     except (ZooError, OSError) as error:

@@ -22,7 +22,7 @@ from zoo.errors import CorruptFile, ZooError
 from zoo.files import new_file, sha256, write_bytes
 from zoo.names import parse_name
 from zoo.pixels import Picture, preprocess
-from zoo.store import CARD, WEIGHTS, checked_weights, locate, read_card
+from zoo.store import CARD, HEAD, WEIGHTS, checked_weights, locate, read_card
 
 
 def build_backbone(name: str, *, image_size: int, stem_padding: int = 1) -> nn.Module:
@@ -146,10 +146,21 @@ def save_encoder(encoder: Encoder, folder: Path, card: Card) -> Card:
             save_file(tensors, aside, metadata={"format": "pt"})
         except SafetensorError as error:  # its name for a full disk, too
             raise ZooError(f"cannot write {folder / WEIGHTS}: {error}. The earlier file is untouched") from error
-        card = replace(card, weights=Weights(file=WEIGHTS, sha256=sha256(aside), bytes=aside.stat().st_size))
+        weights = Weights(file=WEIGHTS, sha256=sha256(aside), bytes=aside.stat().st_size)
+        card = replace(card, weights=weights, parameters=sum(p.numel() for p in encoder.parameters()))
         text = card.to_json()  # raises before the weights replace earlier ones
     write_bytes(folder / CARD, text.encode())
     return card
+
+
+def save_head(method: nn.Module, folder: Path, card: Card) -> None:
+    """Write `head.safetensors`: the projector and, where there is one, the predictor that `card`'s weights had."""
+    parts = [name for name, _ in method.named_children() if name in ("projector", "predictor")]
+    state = {f"{part}.{key}": value for part in parts for key, value in getattr(method, part).state_dict().items()}
+    if state and card.weights:
+        tensors = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
+        with new_file(folder / HEAD) as aside:
+            save_file(tensors, aside, metadata={"format": "pt", "weights_sha256": card.weights.sha256})
 
 
 def _disagreements(encoder: Encoder, card: Card) -> list[str]:
@@ -165,11 +176,15 @@ def _disagreements(encoder: Encoder, card: Card) -> list[str]:
 
 
 def load_encoder(name_or_path: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
-    """The encoder of a kept model or a run folder, verified, in evaluation mode.
+    """The encoder of whatever `zoo.store.locate` finds, verified, in evaluation mode.
 
-    Raises UnknownName, NoWeights, CorruptFile.
+    Raises UnknownName, NoWeights, CorruptFile, Unreachable, AccessDenied.
     """
     folder = locate(name_or_path)
+    if not (folder / CARD).is_file():  # fetched from a repository of timm's
+        from zoo.plain_timm import timm_encoder
+
+        return timm_encoder(folder).to(device)
     card = read_card(folder)
     path = checked_weights(folder, card)
     backbone = build_backbone(card.backbone, image_size=card.image_size, stem_padding=card.stem_padding)

@@ -20,6 +20,14 @@ class CorruptFile(ZooError):
     """A file that is truncated, altered, or of another format version."""
 
 
+class Unreachable(ZooError, ConnectionError):
+    """The Hub does not answer, or is busy."""
+
+
+class AccessDenied(ZooError, PermissionError):
+    """The Hub knows no such repository, or may not show it to us."""
+
+
 class BadImage(ZooError, ValueError):
     """A picture that cannot be decoded or has no agreed meaning as 8-bit RGB."""
 

@@ -1,6 +1,7 @@
-"""Where models lie on this machine, by name.
+"""Where models lie, by name.
 
-A model is a folder with `card.json` and the weights file that the card names: a run folder, or `$ZOO_HOME/models/NAME`.
+A model is a folder with `card.json` and the weights file that the card names: a run folder, `zoo/weights/NAME` inside
+the package, `$ZOO_HOME/models/NAME` (kept), or `$ZOO_HOME/hub/ORG/NAME/REVISION` (fetched).
 """
 
 import os
@@ -8,7 +9,7 @@ import shutil
 from importlib import resources
 from pathlib import Path
 
-from zoo.card import Card, parse_card
+from zoo.card import Card, Published, parse_card
 from zoo.errors import CorruptFile, NoWeights, ZooError, unknown
 from zoo.files import new_folder, sha256, write_bytes, zoo_home
 from zoo.names import natural_order, parse_name
@@ -16,6 +17,10 @@ from zoo.names import natural_order, parse_name
 CARD = "card.json"
 WEIGHTS = "model.safetensors"
 ONNX = "model.onnx"
+HEAD = "head.safetensors"  # projector and predictor
+GOLDEN = "golden.safetensors"  # pictures and the embeddings they must have
+INSIDE = Path(__file__).parent / "weights"  # of the package
+ADDRESSES = ("hf://", "timm/")
 
 
 def catalogue() -> dict[str, Card]:
@@ -42,14 +47,27 @@ def _kept_folder(name: str) -> Path:
     return folder
 
 
-def locate(name_or_path: str | Path) -> Path:
-    """The folder of a model: the path itself if it is one, else the kept model of that name.
+def fetched_folder(repo: str, revision: str) -> Path:
+    """Where a commit of a repository on the Hub lies once it is fetched."""
+    return zoo_home() / "hub" / repo / revision
 
-    Raises NoWeights for a name of the catalogue whose weights are not here, UnknownName for any other.
+
+def locate(name_or_path: str | Path) -> Path:
+    """The folder of a model. In this order: the path itself, if it is one; the weights inside the package; the kept
+    model of that name; the commit on the Hub that the catalogue pins, fetched if it is not here. `hf://ORG/NAME` and
+    `timm/NAME`, each also with `@REVISION`, are any other model on the Hub.
+
+    Raises NoWeights for a name of the catalogue without weights, UnknownName for any other, and what `zoo.hub` raises.
     """
     path, text = Path(name_or_path), str(name_or_path)
     if (path / CARD).is_file():
         return path
+    if text.startswith(ADDRESSES):
+        from zoo.hub import fetch_address
+
+        return fetch_address(text)
+    if os.sep not in text and not text.startswith(".") and (INSIDE / text / CARD).is_file():
+        return INSIDE / text
     if os.sep not in text and not text.startswith(".") and (zoo_home() / "models" / text / CARD).is_file():
         return _kept_folder(text)
     if os.sep in text or path.is_dir():
@@ -58,6 +76,10 @@ def locate(name_or_path: str | Path) -> Path:
     parse_name(text)  # a name outside the grammar is told so first
     if text not in catalogue():
         raise unknown("model", text, [*catalogue(), *kept()], "`zoo list` shows all; a run folder works too")
+    published = catalogue()[text].published
+    if published is not None:
+        folder = fetched_folder(published.repo, published.revision)
+        return folder if folder.is_dir() else _fetch(published)
     here = (
         f" A run of it lies here: use runs/{text}, or `zoo keep runs/{text}` first."
         if Path("runs", text, CARD).is_file()
@@ -67,6 +89,12 @@ def locate(name_or_path: str | Path) -> Path:
         f"the weights of {text} are not published yet and not in {zoo_home()}.{here} "
         f"Train them: accelerate launch train/pretrain.py {text}"
     )
+
+
+def _fetch(published: Published) -> Path:
+    from zoo.hub import fetch  # not before it is needed: its client takes longer to import than a fetched model to load
+
+    return fetch(published)
 
 
 def read_card(folder: Path) -> Card:
@@ -109,7 +137,7 @@ def keep(folder: Path, *, force: bool = False) -> Path:
     if target.exists() and not force:
         raise ZooError(f"{target} exists already; --force replaces it")
     with new_folder(target) as aside:
-        for path in (weights, folder / ONNX):
+        for path in (weights, *(folder / name for name in (ONNX, HEAD, GOLDEN))):
             if path.is_file():
                 shutil.copy2(path, aside / path.name)
         write_bytes(aside / CARD, (folder / CARD).read_bytes())

@@ -56,7 +56,7 @@ def timm_config(card: Card) -> dict[str, Any]:
         "model_args": arguments,
         "pretrained_cfg": {
             "input_size": [3, side, side],
-            "fixed_input_size": True,
+            "fixed_input_size": False,  # True makes timm hand img_size to the network, which a ResNet refuses
             "interpolation": "nearest" if small else "bicubic",
             "crop_pct": card.crop * (card.image_size + 2 * border) / card.image_size,
             "crop_mode": "border" if border else "center",

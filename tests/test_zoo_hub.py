@@ -1,0 +1,339 @@
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from loopback_hub import REPO, TOKEN, Fault, LoopbackHub, Repo, elsewhere, surroundings
+from safetensors.numpy import save
+from serve_model import noise
+
+import zoo
+from zoo.card import Card
+from zoo.encoder import Encoder, save_encoder
+from zoo.errors import AccessDenied, CorruptFile, NoWeights, UnknownName, Unreachable, ZooError
+from zoo.files import sha256
+from zoo.publish import publish
+from zoo.store import CARD, GOLDEN, WEIGHTS, fetched_folder, keep, locate, read_card
+
+pytest_plugins = ["hub_fixtures"]
+
+NAME = "simco-r20-digits"
+ADDRESS = f"hf://{REPO}"
+
+
+@pytest.fixture
+def run(tmp_path: Path, encoder: Encoder, card: Card) -> Path:
+    save_encoder(encoder, tmp_path / "runs" / NAME, replace(card, results=()))
+    return tmp_path / "runs" / NAME
+
+
+@pytest.fixture
+def entry(run: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> Card:
+    """The run is on the Hub, and the catalogue has its entry; the request log is empty."""
+    card, _ = publish(run, repo=REPO)
+    monkeypatch.setattr("zoo.store.catalogue", lambda: {NAME: card})
+    hub.log.clear()
+    return card
+
+
+def same(found: Encoder, expected: Encoder) -> bool:
+    states = found.state_dict(), expected.state_dict()
+    return states[0].keys() == states[1].keys() and all(torch.equal(states[0][k], states[1][k]) for k in states[0])
+
+
+def in_cache(entry: Card) -> Path:
+    return fetched_folder(entry.published.repo, entry.published.revision)
+
+
+# --- by name ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_of_the_catalogue_is_fetched_at_its_commit_and_is_the_trained_encoder(
+    entry: Card, hub: LoopbackHub, run: Path, encoder: Encoder
+):
+    hub.repos[REPO].commit({"config.json": b"another model meanwhile"})
+    found = zoo.load(NAME)
+    assert same(found, encoder)
+    assert found.card == entry
+    assert sha256(in_cache(entry) / WEIGHTS) == sha256(run / WEIGHTS)
+    assert not list(in_cache(entry).parent.glob(".download*"))
+
+
+def test_once_fetched_it_costs_no_request_and_works_with_a_dead_hub(
+    entry: Card, hub: LoopbackHub, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+):
+    zoo.load(NAME)
+    hub.log.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert same(zoo.load(NAME), encoder)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert same(zoo.load(NAME), encoder)
+    assert same(zoo.load(f"{ADDRESS}@{entry.published.revision}"), encoder)
+    assert hub.log == []
+
+
+def test_offline_and_not_here_it_fails_at_once_and_says_what_to_do(
+    entry: Card, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+):
+    import zoo.hub
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    started = time.monotonic()
+    for what in (NAME, ADDRESS, "timm/resnet18.a1_in1k"):
+        with pytest.raises(NoWeights, match=r"HF_HUB_OFFLINE forbids fetching it.* Unset HF_HUB_OFFLINE, or copy"):
+            zoo.load(what)
+    assert time.monotonic() - started < 1
+    assert hub.log == []
+
+
+def test_a_dead_hub_is_told_within_a_second(entry: Card, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    started = time.monotonic()
+    for what in (NAME, ADDRESS):
+        with pytest.raises(Unreachable, match=r"http://127.0.0.1:9 does not answer .*check the network"):
+            zoo.load(what)
+    assert time.monotonic() - started < 1
+
+
+def test_a_kept_model_comes_before_the_hub_and_a_path_before_both(
+    entry: Card, hub: LoopbackHub, run: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    keep(run)
+    assert locate(NAME) == home / "models" / NAME
+    monkeypatch.chdir(run.parent)
+    assert locate(NAME) == Path(NAME)
+    assert hub.log == []
+
+
+def test_weights_inside_the_package_come_before_kept_ones(
+    entry: Card, hub: LoopbackHub, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    keep(run)
+    monkeypatch.setattr("zoo.store.INSIDE", tmp_path / "runs")
+    assert locate(NAME) == run
+    assert hub.log == []
+
+
+def test_another_commit_in_the_catalogue_is_another_folder(
+    entry: Card, run: Path, hub, monkeypatch: pytest.MonkeyPatch
+):
+    first = zoo.load(NAME)
+    (run / CARD).write_text(replace(read_card(run), expects="better").to_json())
+    newer, commit = publish(run, repo=REPO)
+    monkeypatch.setattr("zoo.store.catalogue", lambda: {NAME: newer})
+    assert commit.tag == "v2"
+    assert (first.card.expects, zoo.load(NAME).card.expects) == ("none published", "better")
+    assert len([path for path in in_cache(entry).parent.iterdir() if not path.name.startswith(".")]) == 2
+
+
+# --- by address -------------------------------------------------------------------------------------------------------
+
+
+def test_an_address_is_loaded_at_main_at_a_tag_and_at_a_commit(entry: Card, hub: LoopbackHub, encoder: Encoder):
+    for revision in ("", "@main", "@v1", f"@{entry.published.revision}"):
+        found = zoo.load(ADDRESS + revision)
+        assert same(found, encoder)
+        assert found.card == entry
+    assert len(hub.requests(f"GET /cdn/{sha256_of(hub, WEIGHTS)}")) == 1
+
+
+def sha256_of(hub: LoopbackHub, file: str) -> str:
+    import hashlib
+
+    repo = hub.repos[REPO]
+    return hashlib.sha256(repo.commits[repo.branches["main"]][file]).hexdigest()
+
+
+def test_a_tag_is_taken_as_last_seen_where_nobody_answers(
+    entry: Card, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+):
+    zoo.load(f"{ADDRESS}@v1")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert same(zoo.load(f"{ADDRESS}@v1"), encoder)
+    with pytest.raises(Unreachable):
+        zoo.load(f"{ADDRESS}@v2")
+
+
+@pytest.mark.parametrize(
+    "text", ["hf://x", "hf://../x", "hf://a/..", "hf://a/b/c", "hf://a/b@", "hf://a/b@../x", "timm/"]
+)
+def test_a_malformed_address_is_told_the_form(text: str, hub: LoopbackHub):
+    with pytest.raises(UnknownName, match="is no address on the Hub; allowed: hf://ORG/NAME"):
+        zoo.load(text)
+    assert hub.log == []
+
+
+def test_an_unknown_revision_and_a_foreign_repository_are_told_apart(entry: Card, hub: LoopbackHub):
+    with pytest.raises(UnknownName, match="has no revision 'v7'"):
+        zoo.load(f"{ADDRESS}@v7")
+    hub.repos["tester/other"] = Repo()
+    hub.repos["tester/other"].commit({"README.md": b"text", "pytorch_model.bin": b"pickle"})
+    with pytest.raises(NoWeights, match=r"holds no config\.json and no model\.safetensors"):
+        zoo.load("hf://tester/other")
+    assert not hub.requests("pytorch_model")
+
+
+def test_a_repository_of_timms_is_an_encoder_with_timms_features(hub: LoopbackHub):
+    torch.manual_seed(0)
+    network = timm.create_model("test_resnet.r160_in1k", pretrained=False).eval()
+    settings = {key: network.pretrained_cfg[key] for key in ("input_size", "crop_pct", "first_conv", "classifier")}
+    settings |= {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4], "interpolation": "bicubic", "crop_mode": "center",
+                 "num_classes": 1000}  # fmt: skip
+    config = {"architecture": "test_resnet", "num_classes": 1000, "pretrained_cfg": settings}
+    files = {
+        "config.json": json.dumps(config).encode(),
+        WEIGHTS: save({k: v.numpy() for k, v in network.state_dict().items()}),
+    }
+    hub.repos["timm/test_resnet.ours"] = Repo()
+    hub.repos["timm/test_resnet.ours"].commit(files | {"pytorch_model.bin": b"a pickle"})
+    found = zoo.load("timm/test_resnet.ours")
+    size = settings["input_size"][1]
+    picture = noise(size, size, 3)
+    pixels = found.pixels(picture)
+    x = (torch.from_numpy(pixels.copy()).permute(2, 0, 1) / 255 - found.mean) / found.std
+    with torch.inference_mode():
+        expected = network.forward_head(network.forward_features(x[None]), pre_logits=True)
+    assert np.allclose(found.embed([picture]), expected, atol=1e-5)
+    assert not hub.requests(r"\.bin")
+
+    (config["pretrained_cfg"])["interpolation"] = "bilinear"
+    hub.repos["timm/test_resnet.ours"].commit(files | {"config.json": json.dumps(config).encode()})
+    with pytest.raises(ZooError, match=r"wants .'interpolation': 'bilinear'"):
+        zoo.load("timm/test_resnet.ours")
+
+
+# --- who may --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["", "hf_revoked"])
+def test_a_private_repository_opens_with_the_token_only(
+    run: Path, hub: LoopbackHub, encoder: Encoder, monkeypatch: pytest.MonkeyPatch, token: str
+):
+    publish(run, repo=REPO, private=True)
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(AccessDenied, match=r"private, gated or misspelt.*HF_TOKEN"):
+        zoo.load(ADDRESS)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert same(zoo.load(ADDRESS), encoder)
+
+
+def test_a_name_that_is_not_on_the_hub_is_told_so(hub: LoopbackHub):
+    with pytest.raises(AccessDenied, match="tester/nothing is private, gated or misspelt"):
+        zoo.load("hf://tester/nothing")
+
+
+# --- what goes wrong on the way ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/api/models/", "/resolve/", "/cdn/"])
+def test_a_busy_hub_is_asked_again(entry: Card, hub: LoopbackHub, encoder: Encoder, path: str):
+    hub.faults = [Fault("GET", path, 2, status=503)]
+    assert same(zoo.load(NAME), encoder)
+    assert hub.faults[0].times == 0
+
+
+def test_a_hub_that_stays_busy_is_told_as_such(entry: Card, hub: LoopbackHub):
+    hub.faults = [Fault("GET", "/api/models/", 99, status=503)]
+    with pytest.raises(Unreachable, match="503"):
+        zoo.load(NAME)
+    assert not in_cache(entry).exists()
+
+
+def test_a_truncated_download_is_completed(entry: Card, hub: LoopbackHub, encoder: Encoder):
+    hub.faults = [Fault("GET", f"/cdn/{sha256_of(hub, WEIGHTS)}", 1, payload="truncate")]
+    assert same(zoo.load(NAME), encoder)
+    assert hub.faults[0].times == 0
+
+
+@pytest.mark.parametrize("what", ["name", "address"])
+@pytest.mark.parametrize("file", [WEIGHTS, GOLDEN, "config.json", "recipe.json"])
+def test_a_corrupt_file_is_fetched_once_more(entry: Card, hub: LoopbackHub, encoder: Encoder, file: str, what: str):
+    where = f"/cdn/{sha256_of(hub, file)}" if file.endswith("safetensors") else f"/resolve/.*/{file}"
+    hub.faults = [Fault("GET", where, 1, payload="corrupt")]
+    found = zoo.load(NAME if what == "name" else ADDRESS)
+    assert same(found, encoder)
+    assert found.card == entry
+    assert len(hub.requests(f"GET .*{where}")) == 2
+
+
+def test_a_file_that_is_corrupt_twice_is_refused_and_not_kept(entry: Card, hub: LoopbackHub, encoder: Encoder):
+    hub.faults = [Fault("GET", f"/cdn/{sha256_of(hub, WEIGHTS)}", 2, payload="corrupt")]
+    with pytest.raises(
+        CorruptFile, match=rf"model\.safetensors of {REPO} came twice with other content: \w+\.\.\. instead"
+    ):
+        zoo.load(NAME)
+    assert not in_cache(entry).exists()
+    assert not list(in_cache(entry).parent.rglob(WEIGHTS))
+    assert same(zoo.load(NAME), encoder)  # the Hub is well again
+
+
+def test_files_that_the_hub_serves_under_a_pinned_commit_must_be_those_of_the_catalogue(entry: Card, hub: LoopbackHub):
+    """A Hub that answers with other, consistent files: its own hashes fit, the catalogue's do not."""
+    files = hub.repos[REPO].commits[entry.published.revision]
+    files[WEIGHTS] = files[WEIGHTS][:-1] + bytes([files[WEIGHTS][-1] ^ 1])
+    with pytest.raises(CorruptFile, match="came twice with other content"):
+        zoo.load(NAME)
+
+
+def test_a_file_damaged_after_it_was_fetched_is_found(entry: Card):
+    zoo.load(NAME)
+    path = in_cache(entry) / WEIGHTS
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CorruptFile, match="does not match its card"):
+        zoo.load(NAME)
+
+
+FETCH = f"import zoo.store; print(zoo.store.read_card(zoo.store.locate('{ADDRESS}@v1')).weights.sha256)"  # no torch
+
+
+def test_two_processes_at_once_fetch_every_file_once(entry: Card, hub: LoopbackHub, tmp_path: Path):
+    hub.faults = [Fault("GET", "/cdn/", 1, payload="slow", wait=0.02)]
+    answers: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(elsewhere(FETCH, hub, tmp_path).stdout.strip()))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [entry.weights.sha256] * 2
+    assert len(hub.requests("GET /cdn/" + sha256_of(hub, WEIGHTS))) == 1
+
+
+def test_a_kill_during_the_download_leaves_nothing_half_and_the_next_call_goes_on(
+    entry: Card, hub: LoopbackHub, tmp_path: Path
+):
+    where = f"/cdn/{sha256_of(hub, WEIGHTS)}"
+    hub.faults = [Fault("GET", where, 1, payload="slow", wait=0.5)]
+    process = subprocess.Popen([sys.executable, "-c", FETCH], cwd=tmp_path, env=surroundings(hub, tmp_path))
+    deadline = time.monotonic() + 60
+    while not hub.requests(where) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert hub.requests(where)
+    assert not in_cache(entry).exists()
+    before = len(hub.requests("config.json"))
+    assert zoo.load(f"{ADDRESS}@v1").card.weights.sha256 == entry.weights.sha256
+    assert before >= 1
+    assert not list(in_cache(entry).parent.glob(".download*"))
+
+
+def test_a_fetched_name_is_found_without_the_hubs_client(entry: Card, monkeypatch: pytest.MonkeyPatch):
+    zoo.load(NAME)
+    monkeypatch.setitem(sys.modules, "zoo.hub", None)  # an import would raise
+    assert locate(NAME) == in_cache(entry)
+    with pytest.raises(ImportError):
+        locate(f"{ADDRESS}@v1")

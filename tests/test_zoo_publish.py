@@ -1,0 +1,229 @@
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from huggingface_hub import ModelCard
+from loopback_hub import REPO, elsewhere
+from PIL import Image
+from safetensors.numpy import load_file, save_file
+from serve_model import noise
+
+from train.heads import mlp
+from zoo.card import Card, parse_card
+from zoo.cli import main
+from zoo.encoder import Encoder, save_encoder, save_head
+from zoo.errors import AccessDenied, CorruptFile, UnknownName, ZooError
+from zoo.files import sha256
+from zoo.publish import build_release, publish
+from zoo.release import read_release
+from zoo.store import CARD, GOLDEN, HEAD, WEIGHTS, read_card
+from zoo.verify import gap
+
+pytest_plugins = ["hub_fixtures"]
+
+RESULT = {
+    "key": "knn/digits/simco-r20-digits", "protocol": "k-NN, cosine, k = 20", "encoder": "simco-r20-digits",
+    "dataset": "digits", "metric": "top-1 accuracy", "value": 0.9722, "ci95": [0.95, 0.985], "n_test": 360,
+    "date": "2026-01-31", "hardware": "2 cores", "command": "python -m eval.score runs/simco-r20-digits",
+}  # fmt: skip
+LINEAR = RESULT | {"key": "linear/digits/x", "protocol": "linear probe, offline", "value": 0.95}
+TRAINING = {"steps": 880, "images": 1437, "seconds": 61.5, "hardware": "2 cores", "command": "python train/pretrain.py"}
+
+
+@pytest.fixture
+def run(tmp_path: Path, encoder: Encoder, card: Card) -> Path:
+    """A trained and measured run with its head."""
+    method = torch.nn.Module()
+    method.projector = mlp(64, 32, 16)
+    card = replace(card, results=(RESULT, LINEAR), training=TRAINING, recipe={"epochs": 80, "view1": {"flip": 0.0}})
+    folder = tmp_path / "simco-r20-digits"
+    save_head(method, folder, save_encoder(encoder, folder, card))
+    return folder
+
+
+def test_a_release_holds_all_of_the_run_and_comes_back_bit_for_bit(run: Path):
+    folder = build_release(run, REPO)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md", "config.json", "golden.safetensors", "head.safetensors", "model.safetensors", "recipe.json",
+        "results.json",
+    ]  # fmt: skip
+    card, tensors = read_release(folder)
+    assert card == read_card(run)
+    native = load_file(run / WEIGHTS)
+    assert {key: value.tobytes() for key, value in tensors.items()} == {k: v.tobytes() for k, v in native.items()}
+    assert json.loads((folder / "recipe.json").read_text())["recipe"] == {"epochs": 80, "view1": {"flip": 0.0}}
+    assert json.loads((folder / "results.json").read_text()) == {"results": [RESULT, LINEAR]}
+    assert (folder / HEAD).read_bytes() == (run / HEAD).read_bytes()
+    assert not [path for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pkl")]
+
+
+def test_the_golden_file_holds_8_pictures_and_their_embeddings(run: Path, encoder: Encoder):
+    golden = load_file(build_release(run, REPO) / GOLDEN)
+    assert golden["pixels"].shape == (8, 8, 8, 3)
+    assert np.array_equal(golden["embeddings"], encoder.embed(list(golden["pixels"])))
+
+
+def test_two_releases_of_one_run_are_the_same_bytes(run: Path):
+    first = {path.name: sha256(path) for path in build_release(run, REPO).iterdir()}
+    assert {path.name: sha256(path) for path in build_release(run, REPO).iterdir()} == first
+
+
+def test_the_card_has_a_model_index_with_every_result_under_its_protocol(run: Path):
+    text = (build_release(run, REPO) / "README.md").read_text()
+    data = ModelCard(text).data
+    found = {(result.metric_name, result.metric_value, result.dataset_type) for result in data.eval_results}
+    assert found == {
+        ("top-1 accuracy, k-NN, cosine, k = 20", 97.22, "digits"),
+        ("top-1 accuracy, linear probe, offline", 95.0, "digits"),
+    }
+    assert (data.model_name, data.license, data.library_name) == ("simco-r20-digits", "apache-2.0", "timm")
+    assert data.pipeline_tag == "image-feature-extraction"
+
+
+def test_the_card_tells_the_recipe_the_training_and_the_limits_and_has_no_placeholder(run: Path):
+    text = (build_release(run, REPO) / "README.md").read_text()
+    for line in (
+        "| epochs | 80 |", "| view1.flip | 0.0 |", "| seconds | 61.5 |", "| parameters | 269,072 |",
+        "| simco-r20-digits | digits | k-NN, cosine, k = 20 | 97.22 % | 95.00 to 98.50 | 360 |",
+        "Licence of the images: BSD-3-Clause.", "Bias: ", "Zhang et al. 2022", "[3, 32, 32], nearest",
+    ):  # fmt: skip
+        assert line in text, line
+    assert not re.search(r"TODO|More Information|None|null|\{|\bnan\b", text.split("---", 2)[2].split("```")[0])
+
+
+def test_a_value_that_is_not_known_leaves_no_line(tmp_path: Path, encoder: Encoder, card: Card):
+    save_encoder(encoder, tmp_path / "run", replace(card, results=(), training={"energy_kwh": None}, recipe={}))
+    text = (build_release(tmp_path / "run", REPO) / "README.md").read_text()
+    assert "energy" not in text
+    assert not re.search("## (Results|Recipe|Training)\n", text)
+    assert "model-index" not in text
+
+
+SNIPPETS = ["zoo", "timm", "transformers"]
+
+
+def test_the_cards_snippets_run_and_plain_timm_and_transformers_agree_without_this_package(
+    run: Path, hub, tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+):
+    publish(run, repo=REPO)
+    text = hub.repos[REPO].commits[hub.repos[REPO].tags["v1"]]["README.md"].decode()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == len(SNIPPETS)
+    monkeypatch.chdir(tmp_path)
+    picture = Image.fromarray(noise(8, 8, 3, seed=5))
+    picture.save("cat.png")
+    for name, block in zip(SNIPPETS, blocks, strict=True):
+        barrier = "" if name == "zoo" else "import sys; sys.modules['zoo'] = None\n"
+        save = {"zoo": "", "timm": SAVE_TIMM, "transformers": SAVE_TRANSFORMERS}[name]
+        done = elsewhere(barrier + block + save, hub, tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "1, 64" in done.stdout
+    expected = encoder.embed([picture])
+    assert gap(np.load("timm.npy"), expected) < 1e-5
+    assert np.array_equal(np.load("transformers.npy"), np.load("timm.npy"))
+
+
+SAVE_TIMM = """
+import numpy
+with torch.inference_mode():
+    numpy.save("timm.npy", model(transform(Image.open("cat.png").convert("RGB"))[None]).numpy())
+"""
+SAVE_TRANSFORMERS = """
+import numpy
+with torch.inference_mode():
+    answer = model(**processor(Image.open("cat.png").convert("RGB"), return_tensors="pt"))
+    numpy.save("transformers.npy", answer.pooler_output.numpy())
+"""
+
+
+def test_publishing_gives_an_entry_for_the_catalogue_that_pins_every_file(run: Path, hub):
+    card, commit = publish(run, repo=REPO)
+    repo = hub.repos[REPO]
+    assert (commit.tag, repo.tags) == ("v1", {"v1": commit.revision})
+    assert parse_card(card.to_json(), where="entry") == card
+    assert (card.published.repo, card.published.revision) == (REPO, commit.revision)
+    files = repo.commits[commit.revision]
+    for file in card.published.files:
+        assert len(files[file.file]) == file.bytes
+        assert sha256(run / "hub" / file.file) == file.sha256
+    assert {file.file for file in card.published.files} == set(files) - {"README.md", ".gitattributes"}
+
+
+def test_the_same_run_once_more_makes_no_commit_and_no_tag(run: Path, hub):
+    _, first = publish(run, repo=REPO)
+    _, second = publish(run, repo=REPO)
+    assert second == first
+    assert len(hub.repos[REPO].commits) == 2  # the empty repository's, and ours
+
+
+def test_another_run_gets_the_next_tag_and_no_tag_moves(run: Path, hub):
+    _, first = publish(run, repo=REPO)
+    (run / HEAD).unlink()
+    (run / CARD).write_text(replace(read_card(run), expects="something").to_json())
+    _, second = publish(run, repo=REPO)
+    assert hub.repos[REPO].tags == {"v1": first.revision, "v2": second.revision}
+    files = hub.repos[REPO].commits[second.revision]
+    assert HEAD not in files  # what the new release lacks goes
+    assert ".gitattributes" in files
+
+
+def test_private_makes_a_private_repository(run: Path, hub):
+    publish(run, repo=REPO, private=True)
+    assert hub.repos[REPO].private
+
+
+def test_a_revoked_token_uploads_nothing_and_is_told_so(run: Path, hub):
+    hub.tokens.clear()
+    with pytest.raises(AccessDenied, match=r"401.*HF_TOKEN"):
+        publish(run, repo=REPO)
+    assert hub.repos == {}
+
+
+def test_a_dry_run_asks_nobody(run: Path, hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr("sys.argv", ["zoo", "publish", str(run), "--repo", REPO, "--dry-run"])
+    main()
+    said = capsys.readouterr().out
+    assert "config.json" in said
+    assert "checked, not uploaded" in said
+    assert hub.log == []
+
+
+@pytest.mark.parametrize("repo", ["simco", "a/b/c", "../x", "a/..", ""])
+def test_a_repository_that_is_none_is_told_the_form(run: Path, repo: str):
+    with pytest.raises(UnknownName, match="ORG/NAME"):
+        build_release(run, repo)
+
+
+def test_a_head_of_other_weights_is_not_published(run: Path):
+    save_file({"projector.0.weight": np.zeros(3)}, run / HEAD, metadata={"weights_sha256": "ab" * 32})
+    with pytest.raises(CorruptFile, match="belongs to other weights"):
+        build_release(run, REPO)
+    assert not (run / "hub").exists()
+
+
+def test_damaged_weights_are_not_published(run: Path):
+    content = bytearray((run / WEIGHTS).read_bytes())
+    content[-5] ^= 1
+    (run / WEIGHTS).write_bytes(bytes(content))
+    with pytest.raises(CorruptFile, match="does not match its card"):
+        build_release(run, REPO)
+
+
+def test_weights_that_plain_timm_reads_otherwise_are_not_published(run: Path, monkeypatch: pytest.MonkeyPatch):
+    """As if a future timm had another stem: the folder it opens gives other embeddings."""
+    known = timm.models._registry._model_entrypoints
+    original = known["resnet18"]
+    monkeypatch.setitem(known, "resnet18", lambda *rest, **options: _twice(original(*rest, **options)))
+    with pytest.raises(ZooError, match="plain timm's embeddings differ"):
+        build_release(run, REPO)
+    assert not (run / "hub").exists()
+
+
+def _twice(network: torch.nn.Module) -> torch.nn.Module:
+    network.register_forward_hook(lambda _m, _x, y: 2 * y)
+    return network

@@ -1,0 +1,203 @@
+"""`README.md` on the Hub, written from the card alone. A missing value drops its line; there are no placeholders."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from zoo.backbone import backbone_row
+from zoo.card import Card, Weights
+from zoo.dataset import dataset_row
+from zoo.names import parse_name
+from zoo.timm_form import small_stem, timm_config
+
+LICENCE = "apache-2.0"
+
+
+def model_card(card: Card, repo: str, files: Sequence[Weights]) -> str:
+    """Markdown with the YAML header that the Hub reads. repo: ORG/NAME. files: what lies beside it."""
+    header = yaml.safe_dump(_header(card), sort_keys=False, allow_unicode=True, width=120)
+    sections = {
+        "": _summary(card),
+        "Use": _use(card, repo),
+        "Preprocessing": _preprocessing(card),
+        "Results": _results(card),
+        "Training data": _data(card),
+        "Recipe": _table(("number", "value"), _flat(card.recipe)),
+        "Training": _table(("what", "value"), _flat(card.training)),
+        "For whom, and its limits": _limits(card),
+        "Files": _table(("file", "bytes", "sha256"), [(f.file, f"{f.bytes:,}", f"`{f.sha256}`") for f in files]),
+        "Licence": _licence(card),
+        "Citation": f"{card.paper}.\n\nThe weights are not the authors'; they were trained with contrastive-zoo.",
+    }
+    body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections.items() if text)
+    return f"---\n{header}---\n\n# {card.name}\n\n{body}\n"
+
+
+def own_results(card: Card) -> list[dict[str, Any]]:
+    """The rows measured on these weights; the others are baselines."""
+    return [row for row in card.results if row.get("encoder") == card.name]
+
+
+def _header(card: Card) -> dict[str, Any]:
+    row, name = dataset_row(card.dataset), parse_name(card.name)
+    header: dict[str, Any] = {
+        "license": LICENCE,
+        "library_name": "timm",
+        "pipeline_tag": "image-feature-extraction",
+        "tags": ["timm", "transformers", "contrastive-zoo", "self-supervised-learning", "contrastive-learning",
+                 name.method, name.backbone],
+    }  # fmt: skip
+    if row.hub:
+        header["datasets"] = [row.hub]
+    results = [_index_row(result) for result in own_results(card)]
+    if results:
+        header |= {"metrics": ["accuracy"], "model-index": [{"name": card.name, "results": results}]}
+    return header
+
+
+def _index_row(result: dict[str, Any]) -> dict[str, Any]:
+    """One result as the Hub's model-index has it. The protocol stands in the metric's name: equal tasks are merged."""
+    name, metric = result["dataset"], f"{result['metric']}, {result['protocol']}"
+    return {
+        "task": {"type": "image-classification"},
+        "dataset": {"name": name, "type": dataset_row(name).hub or name, "split": "test"},
+        "metrics": [{"type": "accuracy", "name": metric, "value": _percent(result)}],
+    }
+
+
+def _percent(result: dict[str, Any]) -> float:
+    return round(100 * float(result["value"]), 4)
+
+
+def _summary(card: Card) -> str:
+    name, row = parse_name(card.name), backbone_row(card.backbone)
+    n_images = card.training.get("images")
+    trained = f"{n_images:,} images of {name.dataset}" if n_images else name.dataset
+    facts = [
+        ("input", f"{card.image_size} x {card.image_size} pixels, RGB"),
+        ("embedding", f"{card.dim} numbers"),
+        ("network", row.about),
+    ]
+    if card.parameters:
+        facts.append(("parameters", f"{card.parameters:,}"))
+    return (
+        f"An image encoder trained without labels on {trained}, by the method `{name.method}` ({card.paper}). "
+        "Images in, embeddings out.\n\n" + _table(("", ""), facts)
+    )
+
+
+def _use(card: Card, repo: str) -> str:
+    caution = (
+        "\n\nPlain timm and transformers get the same network in a form that timm knows: every pixel is repeated 4 x 4 "
+        f"times, and the first layers undo that. It is exact for images of {card.image_size} x {card.image_size} "
+        "pixels: resize larger ones to that size first (bicubic). It is for evaluation only: in training mode the "
+        "layers that undo the repetition would normalise. To fine-tune, load it with `zoo.load`."
+    )
+    return f"""With [contrastive-zoo](https://pypi.org/project/contrastive-zoo/), which checks every file's sha256:
+
+```python
+import zoo
+
+encoder = zoo.load("hf://{repo}")
+print(encoder.embed(["cat.png"]).shape)  # (1, {card.dim})
+```
+
+With timm alone:
+
+```python
+import timm
+import torch
+from PIL import Image
+
+model = timm.create_model("hf-hub:{repo}", pretrained=True).eval()
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
+with torch.inference_mode():
+    print(model(transform(Image.open("cat.png").convert("RGB"))[None]).shape)  # (1, {card.dim})
+```
+
+With transformers:
+
+```python
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModel
+
+processor = AutoImageProcessor.from_pretrained("{repo}")
+model = AutoModel.from_pretrained("{repo}").eval()
+with torch.inference_mode():
+    print(model(**processor(Image.open("cat.png").convert("RGB"), return_tensors="pt")).pooler_output.shape)
+```{caution if small_stem(card) else ""}"""
+
+
+def _preprocessing(card: Card) -> str:
+    plain = timm_config(card)["pretrained_cfg"]
+    share = "" if card.crop == 1 else f" of {card.crop:.1%} of it"
+    return (
+        f"The central square{share} is resized to {card.image_size} x {card.image_size} pixels (bicubic, antialiased), "
+        f"scaled to [0, 1], then normalised by mean {list(card.mean)} and standard deviation {list(card.std)}. "
+        f"`config.json` says the same to timm: input {plain['input_size']}, {plain['interpolation']}, crop "
+        f"{plain['crop_pct']}, {plain['crop_mode']}."
+    )
+
+
+def _results(card: Card) -> str:
+    """Every row, baselines too, with its protocol and command."""
+    if not card.results:
+        return ""
+    rows = []
+    for row in card.results:
+        low, high = row.get("ci95", (None, None))
+        interval = f"{100 * low:.2f} to {100 * high:.2f}" if low is not None else ""
+        rows.append(
+            (row["encoder"], row["dataset"], row["protocol"], f"{_percent(row):.2f} %", interval, row["n_test"])
+        )
+    commands = dict.fromkeys(f"`{row['command']}` ({row['date']}, {row['hardware']})" for row in card.results)
+    header = ("encoder", "data set", "protocol", "top-1 accuracy", "95 % interval", "test images")
+    return (
+        _table(header, rows)
+        + "\n\nMeasured with: "
+        + "; ".join(commands)
+        + f".\n\nPublished for this recipe: {card.expects}."
+    )
+
+
+def _data(card: Card) -> str:
+    row = dataset_row(card.dataset)
+    where = f"[{row.hub}](https://huggingface.co/datasets/{row.hub})" if row.hub else "comes with scikit-learn"
+    licence = "its authors state none" if row.licence == "unknown" else row.licence
+    return (
+        f"The train split of {card.dataset} ({where}), {row.classes} classes; labels were not used. "
+        f"Licence of the images: {licence}."
+    )
+
+
+def _limits(card: Card) -> str:
+    return (
+        f"For search, clustering, k-NN and linear classification of images like those of {card.dataset} at "
+        f"{card.image_size} x {card.image_size} pixels, and as a baseline in research.\n\nNot for recognising people, "
+        "not for decisions about people or safety: nobody has tested that.\n\n"
+        f"Bias: the encoder has seen nothing but {card.dataset}. What those images show often it tells apart well, "
+        "what they show rarely it does not; whoever and whatever their collectors left out is missing here, too. "
+        "Images of another kind, size or camera give embeddings that no result above speaks for."
+    )
+
+
+def _licence(card: Card) -> str:
+    return f"The weights: {LICENCE}. The images they were trained on have a licence of their own, see above."
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested numbers as rows: view1.flip, 0.5."""
+    rows: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{key}.")
+        elif value not in (None, ""):
+            rows.append((f"{prefix}{key}", f"`{value}`" if key == "command" else value))
+    return rows
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) if rows else ""

@@ -1,0 +1,104 @@
+"""From a run folder to a repository on the Hub that plain timm and transformers open, checked before it leaves.
+
+zoo publish runs/simco-r18-cifar100 --repo ORG/NAME > zoo/catalog/simco-r18-cifar100.json
+"""
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from zoo.card import REPO, Card, Published
+from zoo.encoder import load_encoder
+from zoo.errors import CorruptFile, UnknownName, ZooError
+from zoo.files import new_folder, write_bytes
+from zoo.hub import Upload, check_model_card, upload
+from zoo.model_card import model_card
+from zoo.release import FETCHED, card_files, fingerprint, read_release
+from zoo.store import GOLDEN, HEAD, ONNX, WEIGHTS, checked_weights, read_card
+from zoo.timm_form import to_timm
+from zoo.verify import MAX_GAP, gap, verify, write_golden
+
+README = "README.md"
+RELEASE = "hub"  # folder in the run
+
+
+def build_release(run: Path, repo: str) -> Path:
+    """`RUN/hub`: every file of the repository, opened again by us and by plain timm before it appears.
+
+    Raises NoWeights, CorruptFile, UnknownName; ZooError if a check fails.
+    """
+    if not re.fullmatch(REPO, repo):
+        raise UnknownName(f"{repo!r} is no repository; allowed: ORG/NAME, such as someone/simco-r18-cifar100")
+    card = read_card(run)
+    weights = checked_weights(run, card)
+    encoder = load_encoder(run)
+    write_golden(encoder, run / GOLDEN)
+    verify(run)  # the ONNX file too: it may be older than the weights
+    card = replace(card, parameters=sum(p.numel() for p in encoder.parameters()))
+    with new_folder(run / RELEASE) as aside:
+        save_file(to_timm(card, load_file(weights)), aside / WEIGHTS, metadata={"format": "pt"})
+        for name, content in card_files(card).items():
+            write_bytes(aside / name, content)
+        for name in (GOLDEN, ONNX, HEAD):
+            if (run / name).is_file():
+                shutil.copyfile(run / name, aside / name)
+        _check_head(aside / HEAD, card)
+        files = [fingerprint(aside / name) for name in FETCHED if (aside / name).is_file()]
+        text = model_card(card, repo, files)
+        check_model_card(text)
+        write_bytes(aside / README, text.encode())
+        _check(aside, run, card)
+    return run / RELEASE
+
+
+def publish(run: Path, *, repo: str, private: bool = False) -> tuple[Card, Upload]:
+    """Build, check and upload a run; return the entry for the catalogue, and the commit and tag on the Hub.
+
+    Raises what `build_release` raises; AccessDenied, Unreachable.
+    """
+    folder = build_release(run, repo)
+    files = tuple(fingerprint(folder / name) for name in FETCHED if (folder / name).is_file())
+    commit = upload(folder, repo, private=private)
+    card, _ = read_release(folder)
+    return replace(card, published=Published(repo=repo, revision=commit.revision, files=files)), commit
+
+
+def _check_head(path: Path, card: Card) -> None:
+    """Raises CorruptFile if the head was not trained together with these weights."""
+    if not path.is_file():
+        return
+    with safe_open(path, "np") as file:
+        belongs_to = (file.metadata() or {}).get("weights_sha256")
+    if card.weights is None or belongs_to != card.weights.sha256:
+        raise CorruptFile(f"{HEAD} belongs to other weights than {WEIGHTS}. Run the training command again")
+
+
+def _check(release: Path, run: Path, card: Card) -> None:
+    """The folder gives back the run bit for bit, and plain timm the run's embeddings. Raises ZooError."""
+    found, tensors = read_release(release)
+    if found != card:
+        raise ZooError(f"nothing published: the card read back from {release} is not the run's")
+    native = load_file(run / WEIGHTS)
+    if tensors.keys() != native.keys() or any(tensors[key].tobytes() != native[key].tobytes() for key in native):
+        raise ZooError("nothing published: the weights do not come back bit for bit")
+    golden = load_file(release / GOLDEN)
+    difference = gap(_by_plain_timm(release, golden["pixels"]), golden["embeddings"])
+    if not difference <= MAX_GAP:
+        raise ZooError(f"nothing published: plain timm's embeddings differ by {difference:.1e}, allowed {MAX_GAP:.0e}")
+
+
+@torch.inference_mode()
+def _by_plain_timm(release: Path, pictures: np.ndarray) -> np.ndarray:
+    """(n, D) embeddings as somebody without this package gets them."""
+    model = timm.create_model(f"local-dir:{release}", pretrained=True).eval()
+    config = timm.data.resolve_model_data_config(model)
+    transform = timm.data.create_transform(**config, is_training=False)
+    return model(torch.stack([transform(Image.fromarray(picture)) for picture in pictures])).numpy()

@@ -1,0 +1,93 @@
+"""A published folder: which files it has, and how it becomes a model folder of this machine again.
+
+On the Hub a model lies in the form of plain timm (`zoo.timm_form`); here it lies as training wrote it.
+"""
+
+import json
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from zoo.card import Card, Published, Weights, parse_card
+from zoo.errors import CorruptFile
+from zoo.files import sha256, write_bytes
+from zoo.store import CARD, GOLDEN, HEAD, ONNX, WEIGHTS
+from zoo.timm_form import Tensors, from_timm, timm_config
+
+CONFIG = "config.json"
+RECIPE = "recipe.json"
+RESULTS = "results.json"
+PIN = "files.json"  # beside a plain timm model, which has no card: the files as they were fetched
+FETCHED = (CONFIG, RECIPE, RESULTS, WEIGHTS, HEAD, GOLDEN, ONNX)  # whatever else a repository holds stays there
+APART = {"recipe.json": ("recipe", "training"), "results.json": ("results",)}  # entries of the card with their own file
+
+
+def fingerprint(path: Path) -> Weights:
+    """Name, sha256 and size of a file."""
+    return Weights(file=path.name, sha256=sha256(path), bytes=path.stat().st_size)
+
+
+def card_files(card: Card) -> dict[str, bytes]:
+    """`config.json`, `recipe.json` and `results.json` of a card."""
+    entries = asdict(replace(card, published=None))
+    files = {name: {key: entries.pop(key) for key in keys} for name, keys in APART.items()}
+    files[CONFIG] = timm_config(card) | {"zoo": entries}
+    return {name: (json.dumps(value, indent=1, allow_nan=False) + "\n").encode() for name, value in files.items()}
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json`. Raises CorruptFile if it is not a JSON object."""
+    return _object(folder / CONFIG)
+
+
+def read_release_card(folder: Path) -> Card:
+    """The card that `card_files` took apart. Raises CorruptFile."""
+    entries = read_config(folder).get("zoo", {})
+    for name in APART:
+        entries = entries | _object(folder / name)
+    return parse_card(json.dumps(entries), where=folder / CONFIG)
+
+
+def read_release(folder: Path) -> tuple[Card, Tensors]:
+    """The card and the encoder's own tensors of a published folder. Raises CorruptFile."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    card = read_release_card(folder)
+    try:
+        return card, from_timm(card, load_file(folder / WEIGHTS))
+    except SafetensorError as error:
+        raise CorruptFile(f"{folder / WEIGHTS}: not safetensors ({error}). Fetch it again") from error
+
+
+def unpack(release: Path, target: Path, published: Published) -> None:
+    """Fill the folder `target` with the model in the published folder `release`.
+
+    A repository of plain timm, without our card, keeps its form.
+    """
+    if "zoo" not in read_config(release):
+        for name in (CONFIG, WEIGHTS):
+            shutil.copyfile(release / name, target / name)
+        pins = [asdict(file) for file in published.files if file.file in (CONFIG, WEIGHTS)]
+        write_bytes(target / PIN, json.dumps(pins, indent=1).encode())
+        return
+    from safetensors.numpy import save_file
+
+    card, tensors = read_release(release)
+    save_file(tensors, target / WEIGHTS, metadata={"format": "pt"})
+    for name in (HEAD, GOLDEN, ONNX):
+        if (release / name).is_file():
+            shutil.copyfile(release / name, target / name)
+    card = replace(card, weights=fingerprint(target / WEIGHTS), published=published)
+    write_bytes(target / CARD, card.to_json().encode())
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+        if not isinstance(value, dict):
+            raise ValueError(f"a JSON {type(value).__name__}, not an object")
+    except (OSError, ValueError) as error:
+        raise CorruptFile(f"{path}: not readable ({error}). Fetch the model again") from error
+    return value

@@ -1,0 +1,104 @@
+"""Golden embeddings: do torch, the ONNX file and a running server still give what was published?"""
+
+import io
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from zoo.encoder import Encoder, load_encoder
+from zoo.errors import CorruptFile, NoWeights, Unreachable, ZooError
+from zoo.files import new_file
+from zoo.pixels import preprocess
+from zoo.store import GOLDEN, ONNX, locate
+
+N = 8
+MAX_GAP = 1e-4  # largest difference over largest value; processors and versions of torch differ by about 1e-6
+
+
+def golden_pictures(size: int) -> np.ndarray:
+    """(8, S, S, 3) uint8: smooth random pictures, the same everywhere and free of anybody's rights."""
+    coarse = np.random.default_rng(0).integers(0, 256, (N, 5, 5, 3), np.uint8)
+    return np.stack([np.asarray(Image.fromarray(c).resize((size, size), Image.Resampling.BICUBIC)) for c in coarse])
+
+
+def write_golden(encoder: Encoder, path: Path) -> np.ndarray:
+    """Write pictures and their embeddings; return the embeddings (8, D)."""
+    pixels = golden_pictures(encoder.image_size)
+    embeddings = encoder.embed(list(pixels))
+    with new_file(path) as aside:
+        save_file({"pixels": pixels, "embeddings": embeddings}, aside)
+    return embeddings
+
+
+def read_golden(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures (8, S, S, 3) uint8 and embeddings (8, D) float32. Raises NoWeights, CorruptFile."""
+    path = folder / GOLDEN
+    if not path.is_file():
+        raise NoWeights(f"{path} is missing; published models have it; for a run, `zoo publish --dry-run` writes it")
+    try:
+        golden = load_file(path)
+        return golden["pixels"], golden["embeddings"]
+    except (SafetensorError, KeyError) as error:
+        raise CorruptFile(f"{path}: no golden embeddings ({error!r}). Fetch the model again") from error
+
+
+def verify(name_or_path: str | Path, *, url: str | None = None) -> dict[str, float]:
+    """The largest relative gap to the golden embeddings of torch, of `model.onnx` if there is one, of a server at url.
+
+    Raises CorruptFile if a gap is above 1e-4, NoWeights, UnknownName, Unreachable.
+    """
+    folder = locate(name_or_path)
+    pixels, expected = read_golden(folder)
+    found = {"torch": load_encoder(folder).embed(list(pixels))}
+    if (folder / ONNX).is_file():
+        found["onnx"] = _by_onnx(folder / ONNX, pixels)
+    if url is not None:
+        found[url] = np.stack([_by_server(url, picture) for picture in pixels])
+    gaps = {by: gap(embeddings, expected) for by, embeddings in found.items()}
+    for by, value in gaps.items():
+        if not value <= MAX_GAP:  # a NaN fails, too
+            raise CorruptFile(
+                f"{name_or_path} by {by} is not what was published: the golden embeddings differ by {value:.1e} of "
+                f"their largest value, allowed {MAX_GAP:.0e}. Is it another model? Fetch or export it again"
+            )
+    return gaps
+
+
+def gap(found: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference over largest value; infinite for another shape."""
+    if found.shape != expected.shape:
+        return float("inf")
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def _by_onnx(path: Path, pictures: np.ndarray) -> np.ndarray:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ZooError(f"{path} needs onnxruntime: pip install 'contrastive-zoo[serve]'") from error
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a dozen unrelated classes for a file it cannot read
+        raise CorruptFile(f"{path}: onnxruntime cannot read it ({error}). Export or fetch it again") from error
+    facts = session.get_modelmeta().custom_metadata_map
+    size, crop = int(facts["image_size"]), float(facts["crop"])
+    pixels = np.stack([preprocess(picture, image_size=size, crop=crop) for picture in pictures])
+    (embeddings,) = session.run(None, {session.get_inputs()[0].name: pixels})
+    return embeddings
+
+
+def _by_server(url: str, picture: np.ndarray) -> np.ndarray:
+    """(D,) of one picture, sent as PNG."""
+    png = io.BytesIO()
+    Image.fromarray(picture).save(png, "PNG")
+    headers = {"Content-Type": "image/png", "Accept": "application/x-npy"}
+    request = urllib.request.Request(f"{url.rstrip('/')}/v1/embed", png.getvalue(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return np.load(io.BytesIO(answer.read()), allow_pickle=False)[0]
+    except (OSError, ValueError) as error:
+        raise Unreachable(f"{url} does not answer as a server of this zoo ({error}). Start it: see README") from error
