@@ -1,4 +1,4 @@
-"""The `zoo` command: list, info, embed, keep, verify, publish."""
+"""The `zoo` command: list, info, embed, keep, verify, publish, convert."""
 
 import json
 import sys
@@ -159,6 +159,23 @@ def verify_model(model: Annotated[str, tyro.conf.Positional], url: str | None = 
         print(f"{by}: equal but for {gap:.1e} of the largest value")
 
 
+def convert_checkpoint(
+    file: Annotated[Path, tyro.conf.Positional],
+    name: Annotated[str, tyro.conf.arg(name="as")],
+    out: Path | None = None,
+) -> None:
+    """Turn an official checkpoint (MoCo, MoCo v3, SimCLR ports, solo-learn, Dual-temperature) into a run folder.
+
+    Args:
+        file: The .pth, .pth.tar or .ckpt; only tensors are read from it.
+        name: The model it is: mocov2-r50-in1k.
+        out: The folder to write, by default runs/NAME.
+    """
+    from zoo.convert import convert
+
+    print(convert(file, name=name, out=out))
+
+
 def main() -> None:
     """Entry point; errors meant for the user are one line, without a traceback."""
     commands: dict[str, Callable[..., Any]] = {
@@ -168,6 +185,7 @@ def main() -> None:
         "keep": keep_run,
         "verify": verify_model,
         "publish": publish_run,
+        "convert": convert_checkpoint,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(commands, prog="zoo", description=__doc__)
