@@ -175,6 +175,12 @@ def _disagreements(encoder: Encoder, card: Card) -> list[str]:
     return [entry for entry, agrees in same.items() if not agrees]
 
 
+def _empty(card: Card) -> Encoder:
+    """The encoder of `card` without its weights."""
+    backbone = build_backbone(card.backbone, image_size=card.image_size, stem_padding=card.stem_padding)
+    return Encoder(backbone, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop, card=card)
+
+
 def load_encoder(name_or_path: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
     """The encoder of whatever `zoo.store.locate` finds, verified, in evaluation mode.
 
@@ -187,10 +193,14 @@ def load_encoder(name_or_path: str | Path, *, device: str | torch.device = "cpu"
         return timm_encoder(folder).to(device)
     card = read_card(folder)
     path = checked_weights(folder, card)
-    backbone = build_backbone(card.backbone, image_size=card.image_size, stem_padding=card.stem_padding)
-    encoder = Encoder(backbone, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop, card=card)
     try:
-        encoder.load_state_dict(load_file(path))
+        tensors = {key: v.float() if v.is_floating_point() else v for key, v in load_file(path).items()}
+        with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
+            encoder = _empty(card)
+        encoder.load_state_dict(tensors, assign=True)
+        if any(buffer.is_meta for buffer in encoder.buffers()):  # tables that are in no weights file, as of Swin
+            encoder = _empty(card)
+            encoder.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
         raise CorruptFile(f"{path} does not hold the weights of {card.name}: {error}") from error
     wrong = _disagreements(encoder, card)

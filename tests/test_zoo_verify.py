@@ -1,0 +1,131 @@
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+import zoo
+from zoo.card import Card
+from zoo.cli import main
+from zoo.encoder import Encoder, load_encoder, save_encoder
+from zoo.errors import CorruptFile, NoWeights, Unreachable
+from zoo.store import GOLDEN, keep, read_card
+from zoo.verify import verify, write_golden
+
+
+@pytest.fixture
+def golden_run(tiny_run: Path) -> Path:
+    write_golden(load_encoder(tiny_run), tiny_run / GOLDEN)
+    return tiny_run
+
+
+def test_an_untouched_model_gives_its_golden_embeddings(golden_run: Path):
+    assert verify(golden_run) == {"torch": 0.0}
+
+
+def test_other_weights_under_the_same_name_are_found(golden_run: Path, encoder: Encoder):
+    with torch.no_grad():
+        encoder.backbone.conv1.weight.mul_(1.01)
+    save_encoder(encoder, golden_run, read_card(golden_run))
+    with pytest.raises(CorruptFile, match="by torch is not what was published"):
+        verify(golden_run)
+
+
+def test_a_golden_file_that_was_edited_is_found(golden_run: Path):
+    golden = load_file(golden_run / GOLDEN)
+    golden["embeddings"][3, 7] += 0.01 * np.abs(golden["embeddings"]).max()
+    save_file(golden, golden_run / GOLDEN)
+    with pytest.raises(CorruptFile, match="differ by 1"):
+        verify(golden_run)
+
+
+def test_a_model_without_golden_embeddings_is_told_how_to_get_them(tiny_run: Path):
+    with pytest.raises(NoWeights, match="zoo publish --dry-run"):
+        verify(tiny_run)
+
+
+def test_the_onnx_file_is_verified_and_a_stale_one_is_found(golden_run: Path, encoder: Encoder):
+    from serve.export import export
+
+    export(str(golden_run))
+    gaps = verify(golden_run)
+    assert gaps.keys() == {"torch", "onnx"}
+    assert gaps["onnx"] < 1e-5
+    with torch.no_grad():
+        encoder.backbone.conv1.weight.mul_(1.01)
+    save_encoder(encoder, golden_run, read_card(golden_run))
+    write_golden(encoder, golden_run / GOLDEN)
+    with pytest.raises(CorruptFile, match="by onnx is not what was published"):
+        verify(golden_run)
+
+
+def test_a_running_endpoint_is_verified_and_one_of_another_model_is_found(golden_run: Path, encoder: Encoder):
+    """The wire format is the server's; test_serve_service shows that the server speaks it."""
+    with endpoint(encoder) as url:
+        assert verify(golden_run, url=url)[url] < 1e-5
+    with torch.no_grad():
+        encoder.backbone.conv1.weight.mul_(1.01)
+    with endpoint(encoder) as url, pytest.raises(CorruptFile, match=f"by {url} is not what was published"):
+        verify(golden_run, url=url)
+    with pytest.raises(Unreachable, match="does not answer as a server of this zoo"):
+        verify(golden_run, url="http://127.0.0.1:9")
+
+
+class endpoint:  # noqa: N801  (a context manager)
+    """The encoder behind POST /v1/embed on loopback: an encoded image in, npy out."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                assert (self.path, self.headers["Content-Type"]) == ("/v1/embed", "image/png")
+                image = self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.end_headers()
+                np.save(self.wfile, encoder.embed([image]))
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    def __enter__(self) -> str:
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+# --- the list ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_is_filtered_by_every_part_of_the_name():
+    assert zoo.list(method="simclr", dataset="cifar10") == ["simclr-r18-cifar10"]
+    assert zoo.list("simco*", backbone="r20") == ["simco-r20-digits"]
+    assert zoo.list(method="nobody") == []
+    assert set(zoo.list(backbone="r18")) == {name for name in zoo.list() if "-r18-" in name}
+
+
+def test_zoo_list_is_a_table_with_accuracy_parameters_and_size(
+    tmp_path: Path, encoder: Encoder, card: Card, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    row = {"key": "k", "encoder": card.name, "protocol": "k-NN, cosine", "dataset": "digits", "value": 0.9722}
+    save_encoder(encoder, tmp_path / "run", replace(card, results=(row,)))
+    keep(tmp_path / "run")
+    monkeypatch.setattr("sys.argv", ["zoo", "list", "*digits"])
+    main()
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "name"
+    for cell in ("simco-r20-digits", "0.27 M", "1.1", "97.22 % k-NN, digits"):
+        assert cell in line
+    monkeypatch.setattr("sys.argv", ["zoo", "list", "--method", "simclr"])
+    main()
+    assert "no weights yet; expects" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["zoo", "list", "--method", "nobody"])
+    with pytest.raises(SystemExit, match="no model matches"):
+        main()
