@@ -206,6 +206,12 @@ def test_a_head_of_other_weights_is_not_published(run: Path):
     assert not (run / "hub").exists()
 
 
+def test_somebody_elses_weights_are_not_published_under_our_licence(run: Path):
+    (run / CARD).write_text(replace(read_card(run), training={"converted_from": "moco.pth.tar"}).to_json())
+    with pytest.raises(ZooError, match="somebody else's checkpoint"):
+        build_release(run, REPO)
+
+
 def test_damaged_weights_are_not_published(run: Path):
     content = bytearray((run / WEIGHTS).read_bytes())
     content[-5] ^= 1

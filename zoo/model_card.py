@@ -94,7 +94,7 @@ def _use(card: Card, repo: str) -> str:
         "pixels: resize larger ones to that size first (bicubic). It is for evaluation only: in training mode the "
         "layers that undo the repetition would normalise. To fine-tune, load it with `zoo.load`."
     )
-    return f"""With [contrastive-zoo](https://pypi.org/project/contrastive-zoo/), which checks every file's sha256:
+    return f"""With contrastive-zoo, which checks every file's sha256:
 
 ```python
 import zoo
@@ -152,13 +152,14 @@ def _results(card: Card) -> str:
         rows.append(
             (row["encoder"], row["dataset"], row["protocol"], f"{_percent(row):.2f} %", interval, row["n_test"])
         )
-    commands = dict.fromkeys(f"`{row['command']}` ({row['date']}, {row['hardware']})" for row in card.results)
+    commands = dict.fromkeys(f"`{row['command'].strip()}` ({row['date']}, {row['hardware']})" for row in card.results)
     header = ("encoder", "data set", "protocol", "top-1 accuracy", "95 % interval", "test images")
     return (
         _table(header, rows)
         + "\n\nMeasured with: "
         + "; ".join(commands)
-        + f".\n\nPublished for this recipe: {card.expects}."
+        + "."
+        + ("" if card.expects.startswith("none published") else f"\n\nPublished for this recipe: {card.expects}.")
     )
 
 
