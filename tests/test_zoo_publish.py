@@ -14,6 +14,8 @@ from safetensors.numpy import load_file, save_file
 from serve_model import noise
 
 from train.heads import mlp
+from train.pretrain import pretrain
+from train.recipe import find_recipe
 from zoo.card import Card, parse_card
 from zoo.cli import main
 from zoo.encoder import Encoder, save_encoder, save_head
@@ -204,6 +206,16 @@ def test_a_head_of_other_weights_is_not_published(run: Path):
     with pytest.raises(CorruptFile, match="belongs to other weights"):
         build_release(run, REPO)
     assert not (run / "hub").exists()
+
+
+def test_training_keeps_the_head_of_the_weights_it_saves(tmp_path: Path):
+    recipe = replace(find_recipe("simco-r20-digits"), epochs=1, batch_size=32)
+    folder = pretrain(recipe, out=tmp_path / "run", limit=64, knn_every=0)
+    head = load_file(build_release(folder, REPO) / HEAD)
+    assert {key: value.shape for key, value in head.items()} == {
+        "projector.0.weight": (128, 64), "projector.0.bias": (128,), "projector.2.weight": (128, 128),
+        "projector.2.bias": (128,),
+    }  # fmt: skip
 
 
 def test_somebody_elses_weights_are_not_published_under_our_licence(run: Path):
