@@ -65,7 +65,7 @@ def test_one_call_measures_every_kind_of_encoder(tiny_run, tmp_path):
     labels = ["simco-r20-digits", "random r20", "pixels", "random timm:test_resnet"]  # baselines once
     assert [row["encoder"] for row in rows] == [label for label in labels for _ in range(2)]
     by_key = {row["key"]: row["value"] for row in rows}
-    assert by_key["knn/digits/pixels"] > by_key["knn/digits/random r20"] > 0.2
+    assert by_key["knn/digits/pixels/200/40"] > by_key["knn/digits/random r20/200/40"] > 0.2
     assert [row["key"].split("/")[2] for row in read_card(tiny_run).results] == [x for x in labels[:3] for _ in "12"]
 
 
@@ -96,8 +96,8 @@ def test_predictions_are_kept_and_compared_image_by_image(tiny_run, tmp_path):
         next(f for f in files if f.name.startswith(f"knn_digits_{name}")) for name in ("pixels", "random")
     )
     result = compare_files(pixels, random)
-    values = {row["key"]: row["value"] for row in rows}
-    assert (result.a, result.b) == (values["knn/digits/pixels"], values["knn/digits/random r20"])
+    values = {row["encoder"]: row["value"] for row in rows}
+    assert (result.a, result.b) == (values["pixels"], values["random r20"])
     assert "is better" in sentence(result, "pixels", "random") or "can be told" in sentence(result, "pixels", "random")
     score(tiny_run, data={"digits": None}, max_train=300, max_test=79, out=tmp_path / "other")
     (other,) = (tmp_path / "other" / "predictions").glob("knn_digits_pixels*")
