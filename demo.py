@@ -56,6 +56,7 @@ def main() -> None:
     draw_neighbours(FOLDER / "demo.png", queries, answered, bank, encoder.embed_pixels(np.asarray(bank.pixels)))
 
     print(f"\n{markdown(rows)}\n")
+    print("Pixels are hard to beat on 8x8 digits; the untrained network is the rival that counts.\n")
     print(f"{len(pictures)} PNGs over HTTP equal encoder.embed: largest difference {gap:.1e}")
     places = {"weights and card": RUN, "ONNX": RUN / "model.onnx", "neighbours": FOLDER / "demo.png"}
     for what, path in {**places, "log of the run": RUN / "log.jsonl", "TensorBoard": RUN / "tensorboard"}.items():

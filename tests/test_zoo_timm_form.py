@@ -99,6 +99,27 @@ def test_a_stem_of_padding_2_is_exact_when_the_mean_is_a_grey_of_8_bits():
     assert gap(theirs, padded_by_1.embed([picture])) > 1e-2
 
 
+@pytest.mark.parametrize("name", ["mocov3-vitt4-cifar100", "simco-swint-cifar100"])
+def test_a_transformer_opens_in_plain_timm_bit_for_bit(name: str):
+    encoder, card = trained_looking(name)
+    published = to_timm(card, arrays(encoder))
+    network = plain_timm(card, published)
+    x = torch.rand(2, 3, 32, 32)
+    with torch.inference_mode():
+        ours, theirs = encoder(x), network((x - encoder.mean) / encoder.std)
+    assert torch.equal(ours, theirs)
+    config = timm_config(card)["pretrained_cfg"]
+    assert network.get_submodule(config["first_conv"]).weight.shape[1] == 3
+    assert config["classifier"] in network.default_cfg["classifier"]
+    assert from_timm(card, published).keys() == arrays(encoder).keys()
+
+
+def test_the_wider_groups_of_a_resnext_reach_plain_timm():
+    encoder, card = trained_looking("mocov2-rx50-cifar100")
+    assert timm_config(card)["model_args"] == {"base_width": 8, "replace_stem_pool": True}
+    plain_timm(card, to_timm(card, arrays(encoder)))  # strict about every tensor
+
+
 def test_an_imagenet_stem_only_loses_its_prefix():
     encoder, card = trained_looking("simco-r18-cifar100", image_size=64)
     native = arrays(encoder)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.backbone import SMALL_IMAGE, backbone_row
+from zoo.backbone import SMALL_IMAGE, backbone_row, transformer_arguments
 from zoo.card import Card
 from zoo.errors import CorruptFile
 
@@ -36,7 +36,9 @@ def architecture(card: Card) -> tuple[str, dict[str, Any]]:
     row = backbone_row(card.backbone)
     if row.architecture == "resnet20_cifar":
         return "resnet18", RESNET20 | {"replace_stem_pool": True}
-    return row.architecture, {"replace_stem_pool": True} if small_stem(card) else {}
+    if row.patch:
+        return row.architecture, transformer_arguments(row, image_size=card.image_size)
+    return row.architecture, dict(row.options) | ({"replace_stem_pool": True} if small_stem(card) else {})
 
 
 def timm_config(card: Card) -> dict[str, Any]:
@@ -45,26 +47,27 @@ def timm_config(card: Card) -> dict[str, Any]:
     Never `model_args.num_classes`, which transformers passes a second time.
     """
     name, arguments = architecture(card)
-    small = small_stem(card)
+    row, small = backbone_row(card.backbone), small_stem(card)
+    swin = name.startswith("swin")
     border = card.stem_padding - 1 if small else 0  # pixels that timm's transform adds around the image
     side = (card.image_size + 2 * border) * (REPEAT if small else 1)
     return {
         "architecture": name,
         "num_classes": 0,
         "num_features": card.dim,
-        "global_pool": "avg",
+        "global_pool": "token" if row.patch and not swin else "avg",
         "model_args": arguments,
         "pretrained_cfg": {
             "input_size": [3, side, side],
-            "fixed_input_size": False,  # True makes timm hand img_size to the network, which a ResNet refuses
+            "fixed_input_size": bool(row.patch),  # True makes timm hand img_size to the network; a ResNet refuses it
             "interpolation": "nearest" if small else "bicubic",
             "crop_pct": card.crop * (card.image_size + 2 * border) / card.image_size,
             "crop_mode": "border" if border else "center",
             "mean": list(card.mean),
             "std": list(card.std),
             "num_classes": 0,
-            "first_conv": "conv1",
-            "classifier": "fc",
+            "first_conv": "patch_embed.proj" if row.patch else "conv1",
+            "classifier": "head.fc" if swin else "head" if row.patch else "fc",
             "license": "apache-2.0",
         },
     }

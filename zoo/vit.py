@@ -10,19 +10,12 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from zoo.backbone import SMALL_IMAGE, Backbone
-
-SMALL_WINDOW = 4  # patches; Swin on images below 64 px, as the dual-temperature paper's code has it
+from zoo.backbone import Backbone, transformer_arguments
 
 
 def transformer(row: Backbone, *, image_size: int) -> nn.Module:
     """A fresh network (B, 3, image_size, image_size) -> (B, D) of the row. Raises ValueError for other image sizes."""
-    swin = row.architecture.startswith("swin")
-    multiple = 8 * row.patch if swin else row.patch  # Swin halves its grid three times
-    if image_size % multiple or image_size < multiple:
-        raise ValueError(f"{row.architecture} takes images of a multiple of {multiple} px, not {image_size}")
-    window = {"window_size": SMALL_WINDOW} if swin and image_size < SMALL_IMAGE else {}
-    return timm.create_model(row.architecture, num_classes=0, img_size=image_size, **window, **row.options)
+    return timm.create_model(row.architecture, num_classes=0, **transformer_arguments(row, image_size=image_size))
 
 
 @torch.no_grad()
