@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from serve.quantize import quantize as to_int8
 from serve.session import FORMAT, INPUT, OUTPUT, Session
 from zoo.card import Card
-from zoo.dataset import dataset_row, open_split
+from zoo.dataset import DIGITS, dataset_row, open_split
 from zoo.encoder import Encoder, load_encoder
 from zoo.errors import ZooError
 from zoo.files import new_file
@@ -165,7 +165,7 @@ def _pictures(encoder: Encoder, n: int) -> np.ndarray:
     """(n, S, S, 3) uint8: images of the model's data set if it comes with a library, else smooth random ones."""
     assert encoder.card is not None
     size = encoder.image_size
-    if dataset_row(encoder.card.dataset).hub.startswith("sklearn:"):
+    if dataset_row(encoder.card.dataset).hub == DIGITS:
         return open_split(encoder.card.dataset, "test").pixels[:n]
     coarse = np.random.default_rng(0).integers(0, 256, (n, 5, 5, 3), np.uint8)
     return np.stack(

@@ -49,3 +49,15 @@ def test_the_public_verbs_are_there():
 
     assert sorted(zoo.__all__) == ["info", "list", "load"]
     assert all(callable(getattr(zoo, verb)) for verb in zoo.__all__)
+
+
+def test_a_missing_extra_says_how_to_install_it():
+    program = "import sys; sys.modules['timm'] = None; import zoo; zoo.load('simco-r20-digits')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].endswith('timm is not installed: pip install "contrastive-zoo[core]"')
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    words = f"{sys.executable} -m zoo.cli info simco-r18-cifar100 | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")

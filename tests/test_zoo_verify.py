@@ -105,7 +105,7 @@ class endpoint:  # noqa: N801  (a context manager)
 
 
 def test_the_list_is_filtered_by_every_part_of_the_name():
-    assert zoo.list(method="simclr", dataset="cifar10") == ["simclr-r18-cifar10"]
+    assert zoo.list(method="simclr", dataset="cifar10") == ["simclr-r18-cifar10", "simclr-r18-cifar10-solo"]
     assert zoo.list("simco*", backbone="r20") == ["simco-r20-digits"]
     assert zoo.list(method="nobody") == []
     assert set(zoo.list(backbone="r18")) == {name for name in zoo.list() if "-r18-" in name}

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from train.gather import gather_rows
 from train.losses import nt_xent
 from train.method import LossRange, Method, Step
 from train.pretrain import pretrain
@@ -40,15 +39,18 @@ class Queued(Method):
         self.register_buffer("queue", torch.randn(128, encoder.dim))
         self.register_buffer("place", torch.zeros((), dtype=torch.long))
 
-    def forward(self, view1: Tensor, view2: Tensor) -> Step:
+    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, Tensor]:
         query, key = (nn.functional.normalize(self.encoder(view)) for view in (view1, view2))
-        key = key.detach()
+        return query, key.detach()
+
+    def loss(self, query: Tensor, key: Tensor) -> Step:
         logits = torch.cat([(query * key).sum(1, keepdim=True), query @ nn.functional.normalize(self.queue).T], 1) / 0.2
-        return Step(nn.functional.cross_entropy(logits, torch.zeros(len(query), dtype=torch.long)), key)
+        return Step(nn.functional.cross_entropy(logits, torch.zeros(len(query), dtype=torch.long)), (key,))
 
     def after_step(self, step: Step, progress: float) -> None:
-        rows = (self.place + torch.arange(len(step.keys))) % len(self.queue)
-        self.queue[rows] = step.keys
+        (keys,) = step.keys
+        rows = (self.place + torch.arange(len(keys))) % len(self.queue)
+        self.queue[rows] = keys
         self.place.copy_((rows[-1] + 1) % len(self.queue))
 
     def loss_range(self, batch_size: int) -> LossRange:
@@ -69,9 +71,11 @@ class WithoutBatchNorm(Method):
                     setattr(module, name, nn.GroupNorm(1, child.num_features))
         self.double()
 
-    def forward(self, view1: Tensor, view2: Tensor) -> Step:
-        z1, z2 = self.encoder(torch.cat([view1, view2])).chunk(2)
-        return Step(nt_xent(torch.cat([gather_rows(z1), gather_rows(z2)]), temperature=0.1))
+    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, Tensor]:
+        return self.encoder(view1), self.encoder(view2)
+
+    def loss(self, z1: Tensor, z2: Tensor) -> Step:
+        return Step(nt_xent(torch.cat([z1, z2]), temperature=0.1))
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(5.0, 0.0)

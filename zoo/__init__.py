@@ -58,8 +58,11 @@ def load(name_or_path: str | Path, *, device: str | torch.device = "cpu") -> Enc
     """The encoder of a name, of a run folder, or of `hf://ORG/NAME[@REVISION]` or `timm/NAME` on the Hugging Face Hub.
 
     Fetched if need be, every file verified, in evaluation mode, preprocessing inside. Raises UnknownName (with the
-    nearest names), NoWeights (and how to get them), CorruptFile, Unreachable, AccessDenied.
+    nearest names), NoWeights (and how to get them), CorruptFile, Unreachable, AccessDenied, NotInstalled.
     """
-    from zoo.encoder import load_encoder
+    from zoo.errors import needs
+
+    with needs("core"):
+        from zoo.encoder import load_encoder
 
     return load_encoder(name_or_path, device=device)

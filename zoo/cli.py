@@ -12,7 +12,7 @@ import tyro
 
 import zoo
 from zoo.card import Card
-from zoo.errors import BadData, BadImage, UnknownName, ZooError
+from zoo.errors import BadData, BadImage, UnknownName, ZooError, needs
 from zoo.files import sha256
 from zoo.store import catalogue, keep, kept
 
@@ -76,8 +76,9 @@ def embed(
         normalize: Scale every embedding to unit L2 norm.
         batch_size: Images at a time.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    with needs("core"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
     from zoo.files import new_file
 
@@ -195,6 +196,9 @@ def main() -> None:
     }
     try:
         tyro.extras.subcommand_cli_from_dict(commands, prog="zoo", description=__doc__)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough, as in `zoo info NAME | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own last flush
     except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
 

@@ -24,6 +24,7 @@ from zoo.pixels import preprocess
 
 SPLITS = ("train", "test")
 LARGEST_CACHED = 96  # pixels; larger images would not fit a memory-mapped array of the whole split
+DIGITS = "sklearn:digits"  # comes with scikit-learn
 CACHE_FORMAT = 1
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 FOLDER = "folder:"  # before the path of one's own images
@@ -34,13 +35,18 @@ SplitName = Literal["train", "test"]
 class Dataset:
     """One data set: where it is, what it holds, how its pixels are normalised."""
 
-    hub: str  # id on the Hugging Face Hub, "sklearn:digits", or "" where a data set has to be brought along
+    hub: str  # id on the Hugging Face Hub, DIGITS, or "" where a data set has to be brought along
     classes: int
     image_size: int  # pixels, H = W, that its images are brought to
     mean: tuple[float, float, float]  # of RGB in [0, 1], over the train split
     std: tuple[float, float, float]  # over all pixels of the train split
     licence: str
     label: str = "label"  # column of the class index
+
+    @property
+    def hub_id(self) -> str:
+        """The id on the Hugging Face Hub; "" where it has none."""
+        return "" if self.hub == DIGITS else self.hub
 
 
 DATASETS: dict[str, Dataset] = {
@@ -55,7 +61,7 @@ DATASETS: dict[str, Dataset] = {
     "in100": Dataset("", 100, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "non-commercial research"),
     "in1k": Dataset("", 1000, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "non-commercial research"),
     # scikit-learn's 1,797 handwritten digits, 8x8 grey repeated to RGB: the first 80 % train, the rest test
-    "digits": Dataset("sklearn:digits", 10, 8, (0.3055,) * 3, (0.3754,) * 3, "BSD-3-Clause"),
+    "digits": Dataset(DIGITS, 10, 8, (0.3055,) * 3, (0.3754,) * 3, "BSD-3-Clause"),
     # 2,800 aerial scenes (Zou et al. 2015), brought to 64 px
     "rsscn7": Dataset("", 7, 64, (0.3731, 0.3837, 0.3439), (0.1847, 0.1666, 0.1714), "research use"),
     # 2,062 photos of hands that sign the digits 0 to 9, brought to 64 px
@@ -117,7 +123,7 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
             raise FileNotFoundError(f"{data}: no such folder; {FOLDER}PATH takes a folder of images")
     if data is not None and not Path(data).exists():
         raise FileNotFoundError(f"{data}: no such folder or archive; --data takes what open_split's docstring lists")
-    if data is None and row.hub == "sklearn:digits":
+    if data is None and row.hub == DIGITS:
         return _digits(split)
     if data is None and not row.hub:
         raise BadData(f"{name} is on no hub; give its folder or archive as data")

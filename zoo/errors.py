@@ -1,7 +1,8 @@
 """What can go wrong. Every message says what came, what is allowed and what to do next."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ZooError(Exception):
@@ -10,6 +11,10 @@ class ZooError(Exception):
 
 class UnknownName(ZooError, LookupError):
     """A model, backbone, data set or split that no table knows."""
+
+
+class NotInstalled(ZooError, ImportError):
+    """A package of an extra that is not installed."""
 
 
 class NoWeights(ZooError):
@@ -46,6 +51,15 @@ class BadNumber(ZooError, ValueError):
 
 class BadData(ZooError, ValueError):
     """A data set that does not hold what was asked of it."""
+
+
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Imports in the block may want the packages of `extra`. Raises NotInstalled, which says how to get them."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise NotInstalled(f'{error.name} is not installed: pip install "contrastive-zoo[{extra}]"') from error
 
 
 def unknown(kind: str, got: str, known: Iterable[str], then: str = "") -> UnknownName:

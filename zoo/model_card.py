@@ -7,7 +7,7 @@ import yaml
 
 from zoo.backbone import backbone_row
 from zoo.card import Card, Weights
-from zoo.dataset import dataset_row
+from zoo.dataset import DIGITS, dataset_row
 from zoo.names import parse_name
 from zoo.timm_form import small_stem, timm_config
 
@@ -48,8 +48,8 @@ def _header(card: Card) -> dict[str, Any]:
         "tags": ["timm", "transformers", "contrastive-zoo", "self-supervised-learning", "contrastive-learning",
                  name.method, name.backbone],
     }  # fmt: skip
-    if row.hub:
-        header["datasets"] = [row.hub]
+    if row.hub_id:
+        header["datasets"] = [row.hub_id]
     results = [_index_row(result) for result in own_results(card)]
     if results:
         header |= {"metrics": ["accuracy"], "model-index": [{"name": card.name, "results": results}]}
@@ -61,7 +61,7 @@ def _index_row(result: dict[str, Any]) -> dict[str, Any]:
     name, metric = result["dataset"], f"{result['metric']}, {result['protocol']}"
     return {
         "task": {"type": "image-classification"},
-        "dataset": {"name": name, "type": dataset_row(name).hub or name, "split": "test"},
+        "dataset": {"name": name, "type": dataset_row(name).hub_id or name, "split": "test"},
         "metrics": [{"type": "accuracy", "name": metric, "value": _percent(result)}],
     }
 
@@ -165,7 +165,9 @@ def _results(card: Card) -> str:
 
 def _data(card: Card) -> str:
     row = dataset_row(card.dataset)
-    where = f"[{row.hub}](https://huggingface.co/datasets/{row.hub})" if row.hub else "comes with scikit-learn"
+    where = "comes with scikit-learn" if row.hub == DIGITS else "read from a local copy"
+    if row.hub_id:
+        where = f"[{row.hub_id}](https://huggingface.co/datasets/{row.hub_id})"
     licence = "its authors state none" if row.licence == "unknown" else row.licence
     return (
         f"The train split of {card.dataset} ({where}), {row.classes} classes; labels were not used. "
