@@ -10,7 +10,7 @@ demo: $(VENV)/demo.installed
 	$(BIN)/python demo.py
 
 test: $(VENV)/dev.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 lint: $(VENV)/dev.installed
 	$(BIN)/ruff check .

@@ -79,7 +79,7 @@ def check_golden(session: Session, path: Path) -> None:
     """Embed a file's `inputs` (n, S, S, 3) uint8 and compare with its `embeddings` (n, D). Raises CorruptFile."""
     try:
         golden = load_file(path)
-        inputs, expected = golden["inputs"], golden["embeddings"].astype(np.float32)
+        inputs, expected = golden["pixels"], golden["embeddings"].astype(np.float32)
         found = session.embed_pixels(inputs)
         gap = float(np.abs(found - expected).max() / np.abs(expected).max())
     except Exception as error:  # safetensors and onnxruntime have their own words for a file that does not fit

@@ -74,8 +74,9 @@ def test_every_code_block_runs(copy: Path, home: Path):
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
     finally:
         for server in servers:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(timeout=30)
+            if server.poll() is None:
+                os.killpg(server.pid, signal.SIGTERM)
+                server.wait(timeout=30)
     assert (copy / "runs/demo/demo.png").stat().st_size > 10_000
     assert (copy / "runs/demo/embeddings.parquet").is_file()
 

@@ -129,7 +129,7 @@ def with_golden(exported: Path, folder: Path, encoder: Encoder, **changes: np.nd
     """A copy of the run folder with eight golden embeddings, or with `changes` in their place."""
     shutil.copytree(exported, folder)
     inputs = np.stack([noise(8, 8, 3, seed=seed) for seed in range(8)])
-    save_file({"inputs": inputs, "embeddings": encoder.embed_pixels(inputs)} | changes, folder / "golden.safetensors")
+    save_file({"pixels": inputs, "embeddings": encoder.embed_pixels(inputs)} | changes, folder / "golden.safetensors")
     return folder
 
 
@@ -144,7 +144,7 @@ def test_golden_embeddings_are_verified(exported: Path, torch_encoder: Encoder, 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"inputs": np.zeros((8, 9, 9, 3), np.uint8)},
+        {"pixels": np.zeros((8, 9, 9, 3), np.uint8)},
         {"embeddings": np.zeros((7, 64), np.float32)},
         {"embeddings": np.full((8, 64), np.nan, np.float32)},
     ],

@@ -23,7 +23,7 @@ from zoo.errors import CorruptFile, ZooError
 from zoo.files import new_file, sha256, write_bytes
 from zoo.names import parse_name
 from zoo.pixels import Picture, preprocess
-from zoo.store import CARD, HEAD, WEIGHTS, checked_weights, locate, read_card
+from zoo.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, locate, read_card
 
 
 def build_backbone(name: str, *, image_size: int, stem_padding: int = 1) -> nn.Module:
@@ -156,6 +156,7 @@ def save_encoder(encoder: Encoder, folder: Path, card: Card) -> Card:
         card = replace(card, weights=weights, parameters=sum(p.numel() for p in encoder.parameters()))
         text = card.to_json()  # raises before the weights replace earlier ones
     write_bytes(folder / CARD, text.encode())
+    (folder / GOLDEN).unlink(missing_ok=True)  # the embeddings of earlier weights
     return card
 
 
