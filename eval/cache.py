@@ -17,10 +17,10 @@ import numpy as np
 from tqdm import tqdm
 
 from eval.features import Features, PixelEncoder, embed_rows, labelled
-from zoo.dataset import Split
 from zoo.errors import BadData, CorruptFile
 from zoo.files import new_folder, write_bytes, zoo_home
 from zoo.provenance import today, versions
+from zoo.split import Split
 
 FORMAT = 1  # raise it when the layout or the preprocessing changes: older folders are then never asked for
 BLOCK = 1024  # images

@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from zoo.dataset import Split
 from zoo.errors import BadData
 from zoo.pixels import fit
+from zoo.split import Split
 
 
 class PixelEncoder(Protocol):

@@ -6,8 +6,8 @@ import torch
 from eval.augment import crop_and_mirror
 from eval.features import PixelEncoder, labelled, resized
 from eval.task import Outcome, Task
-from zoo.dataset import Split
 from zoo.embedding import unit_rows
+from zoo.split import Split
 
 PAIRS_OF = 2048  # images for the two measures of Wang and Isola
 

@@ -13,8 +13,8 @@ from eval.intervals import wilson
 from eval.linear import held_out, refuse_one_class
 from eval.metrics import accuracy
 from eval.task import Outcome, Task
-from zoo.dataset import Split
 from zoo.encoder import Encoder
+from zoo.split import Split
 
 RATES = tuple(float(rate) for rate in np.geomspace(1e-3, 30, 13))
 EPOCHS = 10

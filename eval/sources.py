@@ -12,8 +12,9 @@ import torch
 from eval.cache import cached_features
 from eval.contestants import Contestant
 from eval.features import Features, extract
-from zoo.dataset import Split, dataset_row, open_split
+from zoo.dataset import dataset_row
 from zoo.errors import BadData
+from zoo.split import Split, open_split
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from eval.features import Features, PixelEncoder
-from zoo.dataset import Split
+from zoo.split import Split
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from serve.quantize import quantize as to_int8
 from serve.session import FORMAT, INPUT, OUTPUT, Session
 from zoo.card import Card
-from zoo.dataset import DIGITS, dataset_row, open_split
+from zoo.dataset import DIGITS, dataset_row
 from zoo.encoder import Encoder, load_encoder
 from zoo.errors import ZooError
 from zoo.files import new_file
+from zoo.split import open_split
 from zoo.store import ONNX, locate
 
 OPSET = 20

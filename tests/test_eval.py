@@ -12,8 +12,8 @@ from eval.knn import KS, knn_predict
 from eval.metrics import accuracy
 from eval.score import score
 from eval.tables import markdown
-from zoo.dataset import Split, open_split
 from zoo.errors import BadData
+from zoo.split import Split, open_split
 from zoo.store import read_card
 
 T = 0.07

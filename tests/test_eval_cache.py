@@ -9,9 +9,9 @@ import pytest
 import eval.cache
 from eval.cache import cached_features
 from eval.features import RawPixels, extract
-from zoo.dataset import Split
 from zoo.errors import BadData, CorruptFile, ZooError
 from zoo.files import zoo_home
+from zoo.split import Split
 
 
 class Counting(RawPixels):

@@ -13,8 +13,8 @@ from eval.intervals import wilson
 from eval.metrics import accuracy
 from eval.retrieval import retrieval, search
 from eval.task import Task
-from zoo.dataset import Split, open_split
 from zoo.errors import BadData
+from zoo.split import Split, open_split
 
 
 def cloud(n: int, d: int, seed: int = 0) -> np.ndarray:

@@ -14,8 +14,8 @@ from eval.linear import PENALTIES, _fit, held_out, linear, logistic_probe, ridge
 from eval.linear_sgd import RATES, Heads, cosine, feature_batches, linear_moco, linear_sgd, moco_steps, train_heads
 from eval.metrics import accuracy
 from eval.task import Task
-from zoo.dataset import Split, open_split
 from zoo.errors import BadData
+from zoo.split import Split, open_split
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from eval.report import html
 from eval.results import Results
 from eval.score import score
 from eval.task import Task
-from zoo.dataset import open_split
+from zoo.split import open_split
 
 
 @pytest.fixture(scope="module")

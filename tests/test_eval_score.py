@@ -23,9 +23,10 @@ from eval.results import Results
 from eval.score import PROTOCOLS, expand, main, score
 from eval.sources import open_source
 from eval.tables import csv_text, grouped, markdown, mean_ranks
-from zoo.dataset import DATASETS, open_split
+from zoo.dataset import DATASETS
 from zoo.encoder import Encoder
 from zoo.errors import BadData, CorruptFile, UnknownName
+from zoo.split import open_split
 from zoo.store import read_card
 
 

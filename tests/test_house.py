@@ -20,7 +20,20 @@ LAYERS = {
     "train": {"zoo", "eval", "train"},
     "serve": {"zoo", "serve"},
 }
-FLOOR_0 = ("errors", "backbone", "names", "pixels", "card", "files", "store", "dataset", "embedding", "provenance")
+FLOOR_0 = (
+    "errors",
+    "backbone",
+    "names",
+    "pixels",
+    "card",
+    "files",
+    "store",
+    "dataset",
+    "source",
+    "split",
+    "embedding",
+    "provenance",
+)
 MODULES = [path for folder in LAYERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

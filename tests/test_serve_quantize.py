@@ -13,8 +13,8 @@ import serve.quantize
 from serve.export import main
 from serve.quantize import Comparison, compare, quantize, write_int8
 from serve.session import Session, open_model
-from zoo.dataset import open_split
 from zoo.errors import ZooError
+from zoo.split import open_split
 
 pytest_plugins = ["serve_fixtures"]
 

@@ -20,9 +20,9 @@ from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
 from train.views import ViewPolicy, Views
-from zoo.dataset import open_split
 from zoo.errors import BadData
 from zoo.shards import open_shards
+from zoo.split import open_split
 
 PLAIN = ViewPolicy(jitter=0, grey=0)
 

@@ -230,7 +230,7 @@ def test_the_log_drops_what_will_come_again_and_a_line_cut_short(tmp_path):
 def test_every_epoch_sees_every_image_once_in_an_order_of_its_own():
     from train.batches import batches
     from train.views import Views
-    from zoo.dataset import Split
+    from zoo.split import Split
 
     pixels = np.arange(64, dtype=np.uint8)[:, None, None, None] * np.ones((1, 1, 1, 3), np.uint8)
     images = Split("digits", "train", pixels, np.zeros(64, np.int64), (), "")

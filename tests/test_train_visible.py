@@ -17,9 +17,9 @@ from train.monitor import collapse_warning, first_bad_tensor, gradient_norms, sp
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
-from zoo.dataset import open_split
 from zoo.encoder import new_encoder
 from zoo.errors import ZooError
+from zoo.split import open_split
 
 SMALL = {"batch_size": 32, "epochs": 2, "warmup_epochs": 1}
 

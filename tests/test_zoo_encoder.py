@@ -14,13 +14,14 @@ from torch import nn
 import zoo
 from zoo.backbone import BACKBONES
 from zoo.card import Card, Weights
-from zoo.dataset import dataset_row, open_split
+from zoo.dataset import dataset_row
 from zoo.embedding import unit_rows
 from zoo.encoder import Encoder, build_backbone, load_encoder, new_encoder, save_encoder
 from zoo.errors import BadImage, CorruptFile, UnknownName, ZooError
 from zoo.files import sha256
 from zoo.pixels import preprocess
 from zoo.resnet import PadShortcut, resnet20_cifar
+from zoo.split import open_split
 from zoo.store import CARD, WEIGHTS
 
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from train.views import Views
-from zoo.dataset import LARGEST_CACHED, Split, dataset_row, open_split
+from zoo.dataset import dataset_row
 from zoo.errors import BadData
 from zoo.shards import Shards, open_shards
+from zoo.split import LARGEST_CACHED, Split, open_split
 
 AHEAD = 2  # batches decoded before they are asked for
 LANES = 8  # places of a sharded data set that one batch is mixed from

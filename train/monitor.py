@@ -13,9 +13,9 @@ from eval.features import extract
 from eval.knn import knn_predict
 from eval.metrics import accuracy
 from train.method import Method
-from zoo.dataset import Split
 from zoo.encoder import Encoder
 from zoo.files import new_file
+from zoo.split import Split
 
 BANK, HELD_OUT, K = 10_000, 2_000, 20
 SPECTRUM_OF = 512  # images

@@ -52,7 +52,7 @@ def pretrain(
 ) -> Path:
     """Train the encoder of `recipe`, or go on with it, and return the run folder, which `zoo.load` opens.
 
-    data: as for `zoo.dataset.open_split`; `folder:PATH` takes any images. out: the run folder, by default runs/NAME.
+    data: as for `zoo.split.open_split`; `folder:PATH` takes any images. out: the run folder, by default runs/NAME.
     limit: train on that many images. knn_every: epochs between looks at k-NN accuracy on held-out train images; 0 for
     none. chunk: images of a process that go through the encoder at a time, for a batch that the memory does not hold:
     the gradient of the whole batch all the same, but batch normalisation sees a chunk; 0 for all at once. stream: read

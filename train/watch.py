@@ -14,8 +14,8 @@ from train.recipe import Recipe
 from train.report import write_report
 from train.run_log import RunLog
 from train.views import Views
-from zoo.dataset import Split
 from zoo.shards import Shards
+from zoo.split import Split
 
 
 @final

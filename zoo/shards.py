@@ -1,6 +1,6 @@
 """Images that stay encoded on disk and are read one by one: folders of files, Parquet shards, tar shards (WebDataset).
 
-For what is too large for `zoo.dataset.open_split`, which decodes a whole split once. Opening reads names, counts and
+For what is too large for `zoo.split.open_split`, which decodes a whole split once. Opening reads names, counts and
 labels alone. Neighbours lie in one block (a Parquet row group, a stretch of a tar), which is cheap to read whole: an
 order that visits block by block reads every byte once.
 """
@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 from PIL.Image import Image
 
-from zoo.dataset import FOLDER, Split, SplitName, dataset_row, own_images, split_images
+from zoo.dataset import SplitName, dataset_row
 from zoo.errors import BadData, BadImage
 from zoo.pixels import fit, read_rgb
+from zoo.source import FOLDER, own_images, split_images
+from zoo.split import Split
 
 TAR_BLOCK = 256  # images of a tar that count as neighbours
 HELD_BYTES = 2**31  # of encoded images in Parquet row groups, kept between two readings

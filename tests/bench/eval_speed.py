@@ -21,8 +21,8 @@ from eval.knn import knn_predict
 from eval.linear import logistic_probe, ridge_probe, standardised
 from eval.linear_sgd import linear_sgd
 from eval.task import Task
-from zoo.dataset import Split
 from zoo.embedding import unit_rows
+from zoo.split import Split
 
 DIM, CLASSES, LATENT = 512, 10, 64
 

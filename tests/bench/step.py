@@ -28,10 +28,10 @@ from train.batches import batches
 from train.methods.dual_temperature import SimCo
 from train.recipe import find_recipe
 from train.views import ViewPolicy, Views
-from zoo.dataset import Split
 from zoo.encoder import new_encoder
 from zoo.provenance import hardware, today, versions
 from zoo.shards import open_shards
+from zoo.split import Split
 
 NAME, STEPS, IMAGES = "simco-r18-cifar100", 2, 1024
 GOALS = {"step with data / bare step": "<= 1.05", "views per second, ours / PIL": ">= 4",
