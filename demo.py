@@ -37,6 +37,10 @@ TOLERANCE = 1e-4  # largest allowed |HTTP - torch| of an embedding's entries, re
 
 def main() -> None:
     started = time.monotonic()
+    os.chdir(Path(__file__).parent)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # an exit that stops the server, too
+    if any(word.startswith(("--out", "-h", "--help")) for word in sys.argv[1:]):
+        sys.exit(f"{__doc__}\nThe run lies in {RUN}; delete that folder to train anew, or with other numbers.")
     FOLDER.mkdir(parents=True, exist_ok=True)
     launcher = ["accelerate", "launch", "--num_processes=1", "--num_machines=1", "--mixed_precision=no"]
     run(*launcher, "--dynamo_backend=no", "train/pretrain.py", NAME, *sys.argv[1:])

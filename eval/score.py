@@ -87,6 +87,9 @@ def score(
     pictures: draw into `out/plots`, too.
     Raises BadData, UnknownName, NoWeights, CorruptFile.
     """
+    for flag, most in {"max_train": max_train, "max_test": max_test}.items():
+        if most is not None and most < 1:
+            raise BadData(f"{flag} = {most}; at least 1 image is needed")
     group, results = processes or Processes(), Results(out)
     names = [models] if isinstance(models, str | Path) else list(models)
     rows: list[Row] = []

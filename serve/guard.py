@@ -164,6 +164,7 @@ class _Reply:
         headers = {"content-type": "application/json", "content-length": str(len(content))}
         headers |= {"x-request-id": self.request_id} | ({"retry-after": "1"} if status == 503 else {})
         headers |= {"www-authenticate": "Bearer"} if status == 401 else {}
+        headers |= {"connection": "close"} if status in (413, 504) else {}  # more of the body may be on its way
         raw = [(key.encode(), value.encode()) for key, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
         await self._send({"type": "http.response.body", "body": content})

@@ -243,3 +243,14 @@ def test_batches_without_negatives_are_refused():
     for rows in (2, 5):
         with pytest.raises(ValueError, match="two views of at least 2 images"):
             nt_xent(torch.ones(rows, 3), temperature=0.1)
+
+
+def test_ranges_of_tiny_temperatures_are_finite_and_meet_the_limit():
+    """softplus / sigmoid tends to 1, so the floor tends to W_beta."""
+    for tau in (0.001, 0.02, 0.0251):
+        start, floor = dual_temperature_range(256, intra_temperature=tau, inter_temperature=1.0)
+        assert start == pytest.approx(math.log(256))
+        assert floor == pytest.approx(1 / (1 + math.exp(256 / 255 - math.log(255))), rel=1e-9)
+    assert dual_temperature_range(256, intra_temperature=0.1, inter_temperature=0.001)[1] == pytest.approx(
+        0, abs=1e-300
+    )

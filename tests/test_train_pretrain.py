@@ -1,6 +1,7 @@
 """The loop: learns, resumes bit for bit after a kill, refuses what would spoil a run."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from train.optim import make_optimizer
 from train.pretrain import pretrain
 from train.recipe import differences, find_recipe
 from train.run_log import RunLog, read_log
-from zoo.errors import BadData, CorruptFile, UnknownName, ZooError
+from zoo.errors import BadData, BadNumber, CorruptFile, UnknownName, ZooError
 from zoo.store import read_card, sha256
 
 ROOT = Path(__file__).parents[1]
@@ -136,6 +137,24 @@ def test_batches_that_do_not_fit_are_refused(recipe, tmp_path):
         pretrain(recipe, out=tmp_path / "run", limit=63)
     with pytest.raises(ValueError, match="batch_size = 1; at least 2"):
         replace(recipe, batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", math.nan),
+        ("weight_decay", math.inf),
+        ("momentum", 1.0),
+        ("seed", -1),
+        ("projection", 0),
+        ("intra_temperature", 0.0),
+        ("inter_temperature", math.nan),
+        ("inter_temperature", -math.inf),
+    ],
+)
+def test_numbers_without_a_meaning_are_refused_before_anything_is_written(name, value):
+    with pytest.raises(BadNumber, match=f"^{name} = "):
+        replace(find_recipe("simco-r20-digits"), **{name: value})
 
 
 def test_an_unknown_recipe_names_the_nearest_ones():

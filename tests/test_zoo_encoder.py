@@ -394,3 +394,13 @@ def test_a_file_that_is_no_safetensors_is_a_corrupt_file(encoder: Encoder, card:
     rehash(tmp_path)
     with pytest.raises(CorruptFile, match=r"does not hold the weights of simco-r20-digits"):
         load_encoder(tmp_path)
+
+
+def test_weights_that_are_not_finite_are_not_saved_over_good_ones(encoder: Encoder, card: Card, tmp_path: Path):
+    save_encoder(encoder, tmp_path, card)
+    before = sha256(tmp_path / WEIGHTS)
+    with torch.no_grad():
+        encoder.backbone.conv1.weight[0, 0, 0, 0] = torch.nan
+    with pytest.raises(ZooError, match=r"backbone\.conv1\.weight of simco-r20-digits is not finite"):
+        save_encoder(encoder, tmp_path, card)
+    assert sha256(tmp_path / WEIGHTS) == before

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -61,3 +62,15 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     words = f"{sys.executable} -m zoo.cli info simco-r18-cifar100 | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+
+
+def test_a_folder_without_one_readable_image_leaves_the_earlier_embeddings(tiny_run, tmp_path):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.png").write_bytes(b"no picture")
+    os.mkfifo(tmp_path / "bad" / "pipe.png")
+    (tmp_path / "out.parquet").write_bytes(b"earlier")
+    words = [sys.executable, "-m", "zoo.cli", "embed", str(tiny_run), str(tmp_path / "bad"), "-o"]
+    done = subprocess.run([*words, str(tmp_path / "out.parquet")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: none of 1 images could be embedded")
+    assert (tmp_path / "out.parquet").read_bytes() == b"earlier"

@@ -551,3 +551,9 @@ def test_a_sample_of_all_is_the_split_itself_and_of_none_is_empty():
     assert len(test.sample(0)) == 0
     with pytest.raises(ValueError, match="-1 images; at least 0"):
         test.sample(-1)
+
+
+@pytest.mark.realdata
+def test_cifar10_is_not_taken_for_cifar100(realdata: Path):
+    with pytest.raises(BadData, match=r"10 classes \(airplane, .* not 100; another data set"):
+        open_split("cifar100", "test", data=realdata / "cifar10")

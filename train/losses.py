@@ -145,6 +145,8 @@ def dual_temperature_range(
     start: log N, all rows alike. floor: its value where the N images stand on a simplex and the views agree.
     """
     negatives, gap = batch_size - 1, batch_size / (batch_size - 1)
-    alpha, beta = (math.log(negatives) - gap / tau for tau in (intra_temperature, inter_temperature))
-    sigmoid_beta = 1 / (1 + math.exp(-beta))
-    return math.log(batch_size), sigmoid_beta * (1 + math.exp(-alpha)) * math.log1p(math.exp(alpha))
+    taus = torch.tensor([intra_temperature, inter_temperature], dtype=torch.float64)
+    alpha, beta = math.log(negatives) - gap / taus  # margins; W = sigmoid, -log p_+ = softplus, as in the loss
+    weight = (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp()
+    floor = torch.where(alpha < -40, beta.sigmoid(), weight * F.softplus(alpha))  # their limit, where both underflow
+    return math.log(batch_size), floor.item()

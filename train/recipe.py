@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import pkgutil
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
@@ -61,13 +62,17 @@ class Recipe(ABC):
         parse_name(self.name)
         least = {"epochs": 1, "batch_size": 2, "warmup_epochs": 0, "learning_rate": 0, "weight_decay": 0}
         for what, low in least.items():
-            if getattr(self, what) < low:
-                raise BadNumber(f"{what} = {getattr(self, what)}; at least {low} is needed")
+            if not low <= getattr(self, what) < math.inf:
+                raise BadNumber(f"{what} = {getattr(self, what)}; at least {low} is needed, and a finite number")
         if not 0 <= self.momentum < 1:
             raise BadNumber(f"momentum = {self.momentum}; allowed: 0 <= momentum < 1")
+        if not 0 <= self.seed < 2**63:
+            raise BadNumber(f"seed = {self.seed}; allowed: 0 <= seed < 2^63")
         for name, value in asdict(self).items():
             if "temperature" in name and not value > 0:
                 raise BadNumber(f"{name} = {value}; a temperature is above 0")
+            if name in ("projection", "layers", "queue_size") and value < 1:
+                raise BadNumber(f"{name} = {value}; at least 1 is needed")
         if self.warmup_epochs >= self.epochs:  # a short trial of a long recipe: keep the shape of the schedule
             object.__setattr__(self, "warmup_epochs", self.epochs // 10)
 

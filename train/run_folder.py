@@ -17,6 +17,9 @@ from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.provenance import command, hardware, today, versions
 from zoo.store import checked_weights, read_card
 
+# Files that a kill left half-written, under names that nothing reads.
+LEFT_BEHIND = (".card.json.*", ".*.safetensors.*", ".log.jsonl.*", "checkpoints/.step-*")
+
 
 @contextmanager
 def only_run_in(folder: Path, *, main: bool) -> Iterator[None]:
@@ -28,6 +31,9 @@ def only_run_in(folder: Path, *, main: bool) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ZooError(f"another process trains in {folder}; wait for it, or give another --out") from error
+            for pattern in LEFT_BEHIND:
+                for path in folder.glob(pattern):
+                    path.unlink()
         yield
 
 

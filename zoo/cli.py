@@ -8,10 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
 
 import zoo
 from zoo.card import Card
+from zoo.embedding import unit_rows
 from zoo.errors import BadData, BadImage, UnknownName, ZooError, needs
 from zoo.files import sha256
 from zoo.store import catalogue, keep, kept
@@ -82,33 +84,41 @@ def embed(
 
     from zoo.files import new_file
 
+    if batch_size < 1:
+        raise BadData(f"--batch-size {batch_size}; at least 1 image at a time")
     paths = _images_below(folder)
     encoder = zoo.load(model)
     bad: list[str] = []
+    done = 0
     schema = pa.schema([("path", pa.string()), ("embedding", pa.list_(pa.float32(), encoder.dim))])
     with new_file(output) as aside, pq.ParquetWriter(aside, schema) as writer:
         for start in range(0, len(paths), batch_size):
             names, rows = [], []
             for path in paths[start : start + batch_size]:
                 try:
+                    name = str(path).encode().decode()  # raises for a file name that is no text
                     rows.append(encoder.pixels(path))
-                    names.append(str(path))
-                except (BadImage, OSError) as error:
+                    names.append(name)
+                except (BadImage, OSError, UnicodeEncodeError) as error:
                     bad.append(str(error))
             if rows:
-                vectors = encoder.embed(rows, normalize=normalize)
+                vectors = encoder.embed_pixels(np.stack(rows))
+                vectors = unit_rows(vectors) if normalize else vectors
+                done += len(vectors)
                 columns = [pa.array(names), pa.FixedSizeListArray.from_arrays(vectors.ravel(), encoder.dim)]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-    for reason in bad:
-        print(f"left out: {reason}", file=sys.stderr)
-    print(f"{output}: {len(paths) - len(bad)} embeddings of {encoder.dim} numbers, {len(bad)} images left out")
+        for reason in bad:
+            print(f"left out: {reason}", file=sys.stderr)
+        if not done:
+            raise BadData(f"none of {len(paths)} images could be embedded; {output} is untouched")
+    print(f"{output}: {done} embeddings of {encoder.dim} numbers, {len(bad)} images left out")
 
 
 def _images_below(folder: Path) -> list[Path]:
     if not folder.exists():
         raise FileNotFoundError(f"{folder}: no such file or folder")
     files = sorted(folder.rglob("*")) if folder.is_dir() else [folder]
-    paths = [path for path in files if path.suffix.lower() in IMAGES]
+    paths = [path for path in files if path.suffix.lower() in IMAGES and path.is_file()]
     if not paths:
         raise BadData(f"{folder}: no image file ({', '.join(sorted(IMAGES))})")
     return paths

@@ -147,6 +147,9 @@ def save_encoder(encoder: Encoder, folder: Path, card: Card) -> Card:
     if wrong:
         raise ValueError(f"the card of {card.name} says something else than the encoder in: {', '.join(wrong)}")
     tensors = {key: value.detach().cpu().contiguous().clone() for key, value in encoder.state_dict().items()}
+    broken = [key for key, value in tensors.items() if not value.isfinite().all()]
+    if broken:
+        raise ZooError(f"{broken[0]} of {card.name} is not finite; the weights in {folder}, if any, stay as they were")
     with new_file(folder / WEIGHTS) as aside:
         try:
             save_file(tensors, aside, metadata={"format": "pt"})

@@ -16,7 +16,9 @@ def hardware(accelerator: str = "", processes: int = 1) -> str:
     """One line: `2 cores of AMD EPYC`, or `4 x NVIDIA H200, 16 cores of ...`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     machine = f"{cores} cores of {_processor()}"
-    return f"{processes} x {accelerator}, {machine}" if accelerator else machine
+    if accelerator:
+        return f"{processes} x {accelerator}, {machine}"
+    return f"{processes} processes on {machine}" if processes > 1 else machine
 
 
 def _processor() -> str:

@@ -121,6 +121,10 @@ def _table(row: Dataset, split: SplitName, shards: list[Path], where: str) -> So
         raise BadData(f"{where}: no image column among {list(features)}")
     label = next((c for c in (row.label, "label") if c in features), None)
     names = getattr(features[label], "names", None) if label else None
+    if names and len(names) != row.classes:
+        raise BadData(
+            f"{where}: {len(names)} classes ({', '.join(names[:3])} ...), not {row.classes}; another data set?"
+        )
     stream = stream.cast_column(image, datasets.Image(decode=False))
     return Source(_encoded(stream, image, label, where), tuple(names or ()), where)
 

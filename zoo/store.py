@@ -124,13 +124,17 @@ def checked_weights(folder: Path, card: Card) -> Path:
     if (size, found) != (card.weights.bytes, card.weights.sha256):
         raise CorruptFile(
             f"{path} does not match its card: {size} bytes, sha256 {found[:12]}...; the card says {card.weights.bytes} "
-            f"bytes, sha256 {card.weights.sha256[:12]}... Run the training command again, or fetch the model again"
+            f"bytes, sha256 {card.weights.sha256[:12]}... If it is being trained right now, try again; else run the "
+            "training command again, or fetch the model again"
         )
     return path
 
 
 def keep(folder: Path, *, force: bool = False) -> Path:
-    """Copy a verified model into `$ZOO_HOME/models/NAME`, from where its name loads it. Returns that folder."""
+    """Copy a verified model into `$ZOO_HOME/models/NAME`, from where its name loads it. Returns that folder.
+
+    Raises NoWeights, CorruptFile (also when the run saves while it is copied), ZooError if the name is kept already.
+    """
     card = read_card(folder)
     weights = checked_weights(folder, card)
     target = zoo_home() / "models" / card.name
@@ -140,5 +144,6 @@ def keep(folder: Path, *, force: bool = False) -> Path:
         for path in (weights, *(folder / name for name in (ONNX, HEAD, GOLDEN))):
             if path.is_file():
                 shutil.copy2(path, aside / path.name)
-        write_bytes(aside / CARD, (folder / CARD).read_bytes())
+        write_bytes(aside / CARD, card.to_json().encode())
+        checked_weights(aside, card)
     return target
