@@ -9,24 +9,16 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
+from serve_http import free_port, wait_until_ready
 
 ROOT = Path(__file__).parents[1]
 CIFAR100 = ROOT.parent / "shared" / "data" / "cifar100"
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -68,7 +60,7 @@ def test_every_code_block_runs(copy: Path, home: Path):
                 words = ["bash", "-euo", "pipefail", "-c", text]
             if "bentoml serve" in text:
                 servers.append(subprocess.Popen(words, cwd=copy, env=environment, start_new_session=True))
-                wait_until_ready(port, servers[-1])
+                wait_until_ready(f"http://127.0.0.1:{port}", servers[-1])
                 continue
             done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
@@ -79,17 +71,6 @@ def test_every_code_block_runs(copy: Path, home: Path):
                 server.wait(timeout=30)
     assert (copy / "runs/demo/demo.png").stat().st_size > 10_000
     assert (copy / "runs/demo/embeddings.parquet").is_file()
-
-
-def wait_until_ready(port: str, server: subprocess.Popen) -> None:
-    for _ in range(300):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
-                return
-        except OSError:
-            assert server.poll() is None, "the server died"
-            time.sleep(0.2)
-    raise AssertionError("the server did not become ready")
 
 
 def test_the_configurations_are_what_accelerate_reads(tmp_path: Path):

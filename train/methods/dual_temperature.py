@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from train import losses
-from train.batchnorm import BatchNormName, ShuffledKeys, shuffles_keys, with_batchnorm
-from train.ema import ema_copy, ema_update
+from train.batchnorm import BatchNormName, shuffles_keys, with_batchnorm
 from train.heads import mlp
 from train.method import LossRange, Method, Step
+from train.momentum import MomentumMethod
 from train.recipe import Recipe
 from train.views import ViewPolicy
 from zoo.encoder import Encoder
@@ -59,34 +59,16 @@ class SimCo(Method):
         return LossRange(*losses.dual_temperature_range(batch_size, **self.temperatures))
 
 
-class SimMoCo(Method):
+class SimMoCo(MomentumMethod):
     """Equation 9 from queries to momentum keys; symmetric: SimMoCo+, both directions, averaged."""
-
-    shuffled: ShuffledKeys | None
 
     def __init__(
         self, encoder: Encoder, *, hidden: int, projection: int, intra_temperature: float, inter_temperature: float,
         key_momentum: float, symmetric: bool, shuffled: bool,
     ) -> None:  # fmt: skip
-        super().__init__(encoder)
-        self.projector = mlp(encoder.dim, hidden, projection)
-        self.key_encoder = ema_copy(nn.Sequential(encoder, self.projector))
-        self.shuffled = ShuffledKeys() if shuffled else None
+        super().__init__(encoder, mlp(encoder.dim, hidden, projection), symmetric=symmetric, shuffled=shuffled)
         self.temperatures = {"intra_temperature": intra_temperature, "inter_temperature": inter_temperature}
-        self.key_momentum, self.symmetric = key_momentum, symmetric
-
-    def query(self, view: Tensor) -> Tensor:
-        """(B, P) of the encoder that learns."""
-        return self.projector(self.encoder(view))
-
-    @torch.no_grad()
-    def key(self, view: Tensor) -> Tensor:
-        """(B, P) of the encoder that follows."""
-        return self.key_encoder(view) if self.shuffled is None else self.shuffled(self.key_encoder, view)
-
-    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, ...]:
-        forth = self.query(view1), self.key(view2)
-        return (*forth, self.query(view2), self.key(view1)) if self.symmetric else forth
+        self.key_momentum = key_momentum
 
     def loss(self, *rows: Tensor) -> Step:
         pairs = zip(rows[::2], rows[1::2], strict=True)
@@ -94,7 +76,7 @@ class SimMoCo(Method):
         return Step(torch.stack(directions).mean())
 
     def after_step(self, step: Step, progress: float) -> None:
-        ema_update(self.key_encoder, nn.Sequential(self.encoder, self.projector), self.key_momentum)
+        self.follow(self.key_momentum)
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.dual_temperature_range(batch_size, **self.temperatures))

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from train import losses
-from train.batchnorm import BatchNormName, ShuffledKeys, shuffles_keys, with_batchnorm
-from train.ema import ema_copy, ema_update
+from train.batchnorm import BatchNormName, shuffles_keys, with_batchnorm
 from train.heads import linear, mlp
 from train.key_queue import KeyQueue
-from train.method import LossRange, Method, Step
+from train.method import LossRange, Step
+from train.momentum import MomentumMethod
 from train.recipe import Recipe
 from train.schedules import cosine_between
 from train.views import ViewPolicy
@@ -37,35 +37,16 @@ V1 = "He et al. Momentum Contrast for Unsupervised Visual Representation Learnin
 V2 = "Chen et al. Improved Baselines with Momentum Contrastive Learning. arXiv 2003.04297, 2020"
 
 
-class MoCo(Method):
+class MoCo(MomentumMethod):
     """Algorithm 1 of version 1; symmetric: both directions, averaged, each view's keys in a queue of their own."""
-
-    shuffled: ShuffledKeys | None
 
     def __init__(
         self, encoder: Encoder, projector: nn.Sequential, *, symmetric: bool, shuffled: bool, queue_size: int,
         projection: int, temperature: float, key_momentum: tuple[float, float],
     ) -> None:  # fmt: skip
-        super().__init__(encoder)
-        self.projector = projector
-        self.key_encoder = ema_copy(nn.Sequential(encoder, projector))
-        self.shuffled = ShuffledKeys() if shuffled else None
+        super().__init__(encoder, projector, symmetric=symmetric, shuffled=shuffled)
         self.queues = nn.ModuleList(KeyQueue(queue_size, projection) for _ in range(1 + symmetric))
-        self.symmetric, self.queue_size = symmetric, queue_size
-        self.temperature, self.key_momentum = temperature, key_momentum
-
-    def query(self, view: Tensor) -> Tensor:
-        """(B, P) of the encoder that learns."""
-        return self.projector(self.encoder(view))
-
-    @torch.no_grad()
-    def key(self, view: Tensor) -> Tensor:
-        """(B, P) of the encoder that follows."""
-        return self.key_encoder(view) if self.shuffled is None else self.shuffled(self.key_encoder, view)
-
-    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, ...]:
-        forth = self.query(view1), self.key(view2)
-        return (*forth, self.query(view2), self.key(view1)) if self.symmetric else forth
+        self.queue_size, self.temperature, self.key_momentum = queue_size, temperature, key_momentum
 
     def loss(self, *rows: Tensor) -> Step:
         queries, keys = rows[::2], rows[1::2]
@@ -77,8 +58,7 @@ class MoCo(Method):
 
     def after_step(self, step: Step, progress: float) -> None:
         start, end = self.key_momentum
-        query_encoder = nn.Sequential(self.encoder, self.projector)
-        ema_update(self.key_encoder, query_encoder, cosine_between(progress, start=start, end=end))
+        self.follow(cosine_between(progress, start=start, end=end))
         for queue, keys in zip(self.queues, step.keys, strict=True):
             queue.enqueue(keys)  # type: ignore[operator]  # nn.ModuleList forgets of what it is a list
 
