@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -172,20 +172,35 @@ def verify_model(model: Annotated[str, tyro.conf.Positional], url: str | None = 
 
 
 def convert_checkpoint(
-    file: Annotated[Path, tyro.conf.Positional],
-    name: Annotated[str, tyro.conf.arg(name="as")],
-    out: Path | None = None,
+    source: Annotated[str, tyro.conf.Positional],
+    name: Annotated[str | None, tyro.conf.arg(name="as")] = None,
+    to: Literal["torchvision", "detectron2"] | None = None,
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
 ) -> None:
-    """Turn an official checkpoint (MoCo, MoCo v3, SimCLR ports, solo-learn, Dual-temperature) into a run folder.
+    """Turn an official checkpoint (MoCo, MoCo v3, SimCLR ports, solo-learn, Dual-temperature) into a run folder (--as),
+    or a ResNet of this zoo into a file for torchvision or Detectron2 (--to).
 
     Args:
-        file: The .pth, .pth.tar or .ckpt; only tensors are read from it.
+        source: With --as the .pth, .pth.tar or .ckpt, of which only tensors are read; with --to a name or a run folder.
         name: The model it is: mocov2-r50-in1k.
-        out: The folder to write, by default runs/NAME.
+        to: Whose keys the file shall have.
+        out: The folder to write, by default runs/NAME; with --to the file.
     """
-    from zoo.convert import convert
+    if (name is None) == (to is None):
+        raise ZooError("in: zoo convert FILE --as NAME; out: zoo convert MODEL --to torchvision -o FILE")
+    if name is not None:
+        from zoo.convert import convert
 
-    print(convert(file, name=name, out=out))
+        print(convert(Path(source), name=name, out=out))
+        return
+    if to is None or out is None:
+        raise ZooError(f"where to? zoo convert {source} --to {to} -o FILE")
+    from zoo.foreign_keys import export
+
+    encoder = zoo.load(source)
+    export(encoder, out, to=to)
+    mean, std = encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
+    print(f"{out}: normalise RGB in [0, 1] by mean {mean}, std {std}")
 
 
 PROGRAMS = {"serve": "serve.launch", "index": "serve.index"}  # of a layer above: `zoo serve -h` is theirs to answer
