@@ -53,7 +53,7 @@ class Card:
     training: dict[str, Any] = field(default_factory=dict)  # steps, images, seconds, hardware, date, versions, command
     results: tuple[dict[str, Any], ...] = ()  # rows written by `eval.score`
     weights: Weights | None = None  # None in the catalogue: not published yet
-    published: Published | None = None  # None for a run, and in the catalogue for weights that come with the package
+    published: Published | None = None  # None for a run, and for weights that come with the package
     format: int = FORMAT
 
     @property

@@ -191,12 +191,12 @@ def _empty(card: Card) -> Encoder:
     return Encoder(backbone, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop, card=card)
 
 
-def load_encoder(name_or_path: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
+def load_encoder(model: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
     """The encoder of whatever `zoo.store.locate` finds, verified, in evaluation mode.
 
     Raises UnknownName, NoWeights, CorruptFile, Unreachable, AccessDenied.
     """
-    folder = locate(name_or_path)
+    folder = locate(model)
     if not (folder / CARD).is_file():  # fetched from a repository of timm's
         from zoo.plain_timm import timm_encoder
 

@@ -13,7 +13,7 @@ from zoo.encoder import Encoder, load_encoder
 from zoo.errors import CorruptFile, NoWeights, Unreachable, ZooError
 from zoo.files import new_file
 from zoo.pixels import preprocess
-from zoo.store import GOLDEN, ONNX, locate
+from zoo.store import GOLDEN, locate, onnx_file
 
 N = 8
 MAX_GAP = 1e-4  # largest difference over largest value; processors and versions of torch differ by about 1e-6
@@ -46,23 +46,23 @@ def read_golden(folder: Path) -> tuple[np.ndarray, np.ndarray]:
         raise CorruptFile(f"{path}: no golden embeddings ({error!r}). Fetch the model again") from error
 
 
-def verify(name_or_path: str | Path, *, url: str | None = None) -> dict[str, float]:
-    """The largest relative gap to the golden embeddings of torch, of `model.onnx` if there is one, of a server at url.
+def verify(model: str | Path, *, url: str | None = None) -> dict[str, float]:
+    """The largest relative gap to the golden embeddings of torch, of the ONNX file if there is one, of a server at url.
 
     Raises CorruptFile if a gap is above 1e-4, NoWeights, UnknownName, Unreachable.
     """
-    folder = locate(name_or_path)
+    folder = locate(model)
     pixels, expected = read_golden(folder)
     found = {"torch": load_encoder(folder).embed(list(pixels))}
-    if (folder / ONNX).is_file():
-        found["onnx"] = _by_onnx(folder / ONNX, pixels)
+    if onnx_file(folder).is_file():
+        found["onnx"] = _by_onnx(onnx_file(folder), pixels)
     if url is not None:
         found[url] = np.stack([_by_server(url, picture) for picture in pixels])
     gaps = {by: gap(embeddings, expected) for by, embeddings in found.items()}
     for by, value in gaps.items():
         if not value <= MAX_GAP:  # a NaN fails, too
             raise CorruptFile(
-                f"{name_or_path} by {by} is not what was published: the golden embeddings differ by {value:.1e} of "
+                f"{model} by {by} is not what was published: the golden embeddings differ by {value:.1e} of "
                 f"their largest value, allowed {MAX_GAP:.0e}. Is it another model? Fetch or export it again"
             )
     return gaps
