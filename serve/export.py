@@ -166,7 +166,7 @@ def _pictures(encoder: Encoder, n: int) -> np.ndarray:
     """(n, S, S, 3) uint8: images of the model's data set if it comes with a library, else smooth random ones."""
     assert encoder.card is not None
     size = encoder.image_size
-    if dataset_row(encoder.card.dataset).hub == DIGITS:
+    if not encoder.card.foreign and dataset_row(encoder.card.dataset).hub == DIGITS:
         return open_split(encoder.card.dataset, "test").pixels[:n]
     coarse = np.random.default_rng(0).integers(0, 256, (n, 5, 5, 3), np.uint8)
     return np.stack(

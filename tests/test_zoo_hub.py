@@ -1,4 +1,3 @@
-import json
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 import timm
 import torch
 from loopback_hub import REPO, TOKEN, Fault, LoopbackHub, Repo, elsewhere, surroundings
-from safetensors.numpy import save
+from PIL import Image
 from serve_model import noise
 
 import zoo
@@ -182,33 +181,51 @@ def test_an_unknown_revision_and_a_foreign_repository_are_told_apart(entry: Card
     assert not hub.requests("pytorch_model")
 
 
-def test_a_repository_of_timms_is_an_encoder_with_timms_features(hub: LoopbackHub):
+def timm_repository(folder: Path, **settings: object) -> tuple[torch.nn.Module, dict[str, bytes]]:
+    """A network and what timm itself pushes of it: config.json and model.safetensors, written by timm; and a pickle."""
     torch.manual_seed(0)
     network = timm.create_model("test_resnet.r160_in1k", pretrained=False).eval()
-    settings = {key: network.pretrained_cfg[key] for key in ("input_size", "crop_pct", "first_conv", "classifier")}
-    settings |= {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4], "interpolation": "bicubic", "crop_mode": "center",
-                 "num_classes": 1000}  # fmt: skip
-    config = {"architecture": "test_resnet", "num_classes": 1000, "pretrained_cfg": settings}
-    files = {
-        "config.json": json.dumps(config).encode(),
-        WEIGHTS: save({k: v.numpy() for k, v in network.state_dict().items()}),
-    }
+    network.pretrained_cfg |= {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]} | settings
+    network.pretrained_cfg |= {"interpolation": "bicubic", "crop_pct": 0.8} | settings
+    timm.models.save_for_hf(network, folder, safe_serialization="both")
+    return network, {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_repository_of_timms_is_an_encoder_with_timms_features_and_a_card(hub: LoopbackHub, tmp_path: Path):
+    network, files = timm_repository(tmp_path / "pushed")
+    assert {"config.json", WEIGHTS, "pytorch_model.bin"} <= files.keys()
     hub.repos["timm/test_resnet.ours"] = Repo()
-    hub.repos["timm/test_resnet.ours"].commit(files | {"pytorch_model.bin": b"a pickle"})
+    revision = hub.repos["timm/test_resnet.ours"].commit(files)
     found = zoo.load("timm/test_resnet.ours")
-    size = settings["input_size"][1]
-    picture = noise(size, size, 3)
-    pixels = found.pixels(picture)
-    x = (torch.from_numpy(pixels.copy()).permute(2, 0, 1) / 255 - found.mean) / found.std
+    config = timm.data.resolve_model_data_config(network)
+    side = round(config["input_size"][1] / config["crop_pct"])
+    picture = Image.fromarray(noise(side, side, 3))  # its central crop is exact in both
+    x = timm.data.create_transform(**config, is_training=False)(picture)
     with torch.inference_mode():
         expected = network.forward_head(network.forward_features(x[None]), pre_logits=True)
     assert np.allclose(found.embed([picture]), expected, atol=1e-5)
     assert not hub.requests(r"\.bin")
+    assert (found.card.name, found.card.dim, found.card.mean) == ("timm/test_resnet.ours", found.dim, (0.5, 0.4, 0.3))
+    assert (found.card.image_size, found.card.crop) == (config["input_size"][1], config["crop_pct"])
+    assert zoo.info("timm/test_resnet.ours").published.revision == revision
 
-    (config["pretrained_cfg"])["interpolation"] = "bilinear"
-    hub.repos["timm/test_resnet.ours"].commit(files | {"config.json": json.dumps(config).encode()})
+
+def test_a_preprocessing_that_is_not_ours_is_refused(hub: LoopbackHub, tmp_path: Path):
+    hub.repos["timm/test_resnet.other"] = Repo()
+    hub.repos["timm/test_resnet.other"].commit(timm_repository(tmp_path / "x", interpolation="bilinear")[1])
     with pytest.raises(ZooError, match=r"wants .'interpolation': 'bilinear'"):
-        zoo.load("timm/test_resnet.ours")
+        zoo.load("timm/test_resnet.other")
+
+
+@pytest.mark.parametrize("file", [WEIGHTS, "config.json"])
+def test_a_file_of_timms_damaged_after_it_was_fetched_is_found(hub: LoopbackHub, tmp_path: Path, file: str):
+    hub.repos["timm/test_resnet.ours"] = Repo()
+    revision = hub.repos["timm/test_resnet.ours"].commit(timm_repository(tmp_path / "x")[1])
+    zoo.load(f"timm/test_resnet.ours@{revision}")
+    path = fetched_folder("timm/test_resnet.ours", revision) / file
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.6") if file.endswith("json") else path.read_bytes()[:-1])
+    with pytest.raises(CorruptFile, match=f"{file}.* (is not as it was fetched|does not match its card)"):
+        zoo.load(f"timm/test_resnet.ours@{revision}")
 
 
 # --- who may --------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_weights_that_float16_cannot_hold_are_not_put_inside(run: Path, inside: 
         block.bn2.running_mean.mul_(1e7)
         block.bn2.running_var.mul_(1e14)
     save_encoder(encoder, run, replace(card, name=NAME, results=()))
-    with pytest.raises(ZooError, match="nothing kept: in float16 an embedding of .* moves by nan"):
+    with pytest.raises(ZooError, match=r"nothing kept: in float16 an embedding of .* moves by nan"):
         keep_inside(run)
     assert not (inside / NAME).exists()
 

@@ -82,7 +82,8 @@ class Encoder(nn.Module):
     @property
     def dim(self) -> int:
         """Length of an embedding, D."""
-        return int(self.backbone.num_features)  # type: ignore[arg-type]  # every timm model has it
+        dim = getattr(self.backbone, "head_hidden_size", None) or self.backbone.num_features  # as timm has it
+        return int(dim)  # type: ignore[arg-type]
 
     def embed(self, pictures: Sequence[Picture], *, normalize: bool = False, batch_size: int = 64) -> np.ndarray:
         """(n, D) float32 embeddings of pictures of any size and mode: paths, bytes, PIL images, uint8 arrays.
@@ -197,11 +198,11 @@ def load_encoder(model: str | Path, *, device: str | torch.device = "cpu") -> En
     Raises UnknownName, NoWeights, CorruptFile, Unreachable, AccessDenied.
     """
     folder = locate(model)
-    if not (folder / CARD).is_file():  # fetched from a repository of timm's
+    card = read_card(folder)
+    if card.foreign:
         from zoo.plain_timm import timm_encoder
 
-        return timm_encoder(folder).to(device)
-    card = read_card(folder)
+        return timm_encoder(folder, card).to(device)
     path = checked_weights(folder, card)
     try:
         tensors = {key: v.float() if v.is_floating_point() else v for key, v in load_file(path).items()}

@@ -54,7 +54,7 @@ def _finish(folder: Path, card: Card, run: Path) -> float:
     """Write the card, which tells the rounding, and the golden embeddings; return how far they are from the run's."""
     write_bytes(folder / CARD, card.to_json().encode())
     embeddings = write_golden(load_encoder(folder), folder / GOLDEN)
-    moved = gap(embeddings, load_encoder(run).embed(list(golden_pictures(card.image_size))))
+    moved = gap(embeddings, load_encoder(run).embed_pixels(golden_pictures(card.image_size)))
     if not moved <= MAX_ROUNDING:  # a NaN is refused, too
         raise ZooError(
             f"nothing kept: in float16 an embedding of {card.name} moves by {moved:.1e}, over {MAX_ROUNDING}"

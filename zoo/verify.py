@@ -12,7 +12,6 @@ from safetensors.numpy import load_file, save_file
 from zoo.encoder import Encoder, load_encoder
 from zoo.errors import CorruptFile, NoWeights, Unreachable, ZooError
 from zoo.files import new_file
-from zoo.pixels import preprocess
 from zoo.store import GOLDEN, locate, onnx_file
 
 N = 8
@@ -25,17 +24,26 @@ def golden_pictures(size: int) -> np.ndarray:
     return np.stack([np.asarray(Image.fromarray(c).resize((size, size), Image.Resampling.BICUBIC)) for c in coarse])
 
 
+def framed(pixels: np.ndarray, crop: float) -> np.ndarray:
+    """(n, H, H, 3): pictures whose central crop is `pixels` (n, S, S, 3), grey around them. Nothing is resampled if
+    H = S / crop is an integer as even as S.
+    """
+    side = pixels.shape[1]
+    around = round(side * (1 / crop - 1) / 2)
+    return np.pad(pixels, ((0, 0), (around, around), (around, around), (0, 0)), constant_values=128)
+
+
 def write_golden(encoder: Encoder, path: Path) -> np.ndarray:
     """Write pictures and their embeddings; return the embeddings (8, D)."""
     pixels = golden_pictures(encoder.image_size)
-    embeddings = encoder.embed(list(pixels))
+    embeddings = encoder.embed_pixels(pixels)
     with new_file(path) as aside:
         save_file({"pixels": pixels, "embeddings": embeddings}, aside)
     return embeddings
 
 
 def read_golden(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures (8, S, S, 3) uint8 and embeddings (8, D) float32. Raises NoWeights, CorruptFile."""
+    """Pixels (8, S, S, 3) uint8 as the network takes them, embeddings (8, D) float32. Raises NoWeights, CorruptFile."""
     path = folder / GOLDEN
     if not path.is_file():
         raise NoWeights(f"{path} is missing; published models have it; for a run, `zoo publish --dry-run` writes it")
@@ -53,11 +61,12 @@ def verify(model: str | Path, *, url: str | None = None) -> dict[str, float]:
     """
     folder = locate(model)
     pixels, expected = read_golden(folder)
-    found = {"torch": load_encoder(folder).embed(list(pixels))}
+    encoder = load_encoder(folder)
+    found = {"torch": encoder.embed_pixels(pixels)}
     if onnx_file(folder).is_file():
         found["onnx"] = _by_onnx(onnx_file(folder), pixels)
     if url is not None:
-        found[url] = np.stack([_by_server(url, picture) for picture in pixels])
+        found[url] = np.stack([_by_server(url, picture) for picture in framed(pixels, encoder.crop)])
     gaps = {by: gap(embeddings, expected) for by, embeddings in found.items()}
     for by, value in gaps.items():
         if not value <= MAX_GAP:  # a NaN fails, too
@@ -75,7 +84,7 @@ def gap(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-def _by_onnx(path: Path, pictures: np.ndarray) -> np.ndarray:
+def _by_onnx(path: Path, pixels: np.ndarray) -> np.ndarray:
     try:
         import onnxruntime
     except ImportError as error:
@@ -84,9 +93,6 @@ def _by_onnx(path: Path, pictures: np.ndarray) -> np.ndarray:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a dozen unrelated classes for a file it cannot read
         raise CorruptFile(f"{path}: onnxruntime cannot read it ({error}). Export or fetch it again") from error
-    facts = session.get_modelmeta().custom_metadata_map
-    size, crop = int(facts["image_size"]), float(facts["crop"])
-    pixels = np.stack([preprocess(picture, image_size=size, crop=crop) for picture in pictures])
     (embeddings,) = session.run(None, {session.get_inputs()[0].name: pixels})
     return embeddings
 
