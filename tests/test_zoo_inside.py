@@ -145,7 +145,7 @@ def test_the_list_shows_the_variant_and_what_the_bare_name_loads(
     run: Path, inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     keep_inside(run)
-    zoo_command("list", "simco-r20*", monkeypatch=monkeypatch)
+    zoo_command("list", "simco-r20-digits*", monkeypatch=monkeypatch)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].endswith(f"loads {NAME}")
     assert lines[2].startswith(NAME)
