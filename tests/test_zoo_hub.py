@@ -1,8 +1,13 @@
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +77,9 @@ def test_once_fetched_it_costs_no_request_and_works_with_a_dead_hub(
     zoo.load(NAME)
     hub.log.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    started = time.process_time()  # of this process: other work on the machine does not count
     assert same(zoo.load(NAME), encoder)
+    assert time.process_time() - started < 1
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert same(zoo.load(NAME), encoder)
@@ -346,6 +353,80 @@ def test_a_kill_during_the_download_leaves_nothing_half_and_the_next_call_goes_o
     assert zoo.load(f"{ADDRESS}@v1").card.weights.sha256 == entry.weights.sha256
     assert before >= 1
     assert not list(in_cache(entry).parent.glob(".download*"))
+
+
+WITHOUT_XET = """if True:
+    import importlib.metadata as metadata
+    known = metadata.version
+    def version(name):
+        if name.replace("_", "-") == "hf-xet":
+            raise metadata.PackageNotFoundError(name)
+        return known(name)
+    metadata.version = version
+    from huggingface_hub.utils._runtime import is_xet_available
+    assert not is_xet_available()
+"""
+BOTH_WAYS = """
+from pathlib import Path
+from zoo.publish import publish
+from zoo.store import locate
+card, _ = publish(Path("runs/simco-r20-digits"), repo="tester/again")
+print(locate(f"hf://tester/again@{card.published.revision}").name == card.published.revision)
+"""
+
+
+@pytest.mark.parametrize(("before", "disabled"), [(WITHOUT_XET, "0"), ("", "1")], ids=["not installed", "disabled"])
+def test_without_xet_uploads_and_downloads_go_by_lfs(
+    run: Path, hub: LoopbackHub, tmp_path: Path, before: str, disabled: str
+):
+    done = elsewhere(before + BOTH_WAYS, hub, tmp_path, HF_HUB_DISABLE_XET=disabled)
+    assert done.stdout.splitlines()[-1:] == ["True"], done.stderr
+    assert hub.requests(r"POST .*/info/lfs/objects/batch")
+    assert hub.requests("GET /cdn/")
+    assert not hub.requests("xet")
+
+
+def test_a_download_works_where_xet_is_installed_and_the_hub_has_none(entry: Card, hub: LoopbackHub, tmp_path: Path):
+    done = elsewhere(FETCH, hub, tmp_path, HF_HUB_DISABLE_XET="0")
+    assert done.stdout.strip() == entry.weights.sha256, done.stderr
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """A user who may write nowhere; root may write anywhere."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_read_only_home_serves_what_it_holds_and_says_that_it_can_hold_no_more(
+    entry: Card, hub: LoopbackHub, home: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+):
+    zoo.load(ADDRESS)  # with everything that is imported on the way
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(home, Path(folder, "home"))
+        subprocess.run(["chmod", "-R", "a=rX", folder], check=True)
+        monkeypatch.setenv("ZOO_HOME", f"{folder}/home")
+        with nobody():
+            assert same(zoo.load(NAME), encoder)
+            assert same(zoo.load(f"{ADDRESS}@v1"), encoder)  # that v1 was seen cannot be noted
+            hub.repos[REPO].commit(dict(hub.repos[REPO].commits[entry.published.revision]))
+            with pytest.raises(ZooError, match=r"cannot write .*hub/tester.*Permission denied"):
+                zoo.load(ADDRESS)
+        subprocess.run(["chmod", "-R", "u+w", folder], check=True)
+
+
+def test_a_busy_hub_is_asked_again_while_publishing(run: Path, hub: LoopbackHub):
+    hub.faults = [Fault("POST", path, 2, status=503) for path in ("/repos/create", "/preupload/", "/commit/", "/tag/")]
+    _, commit = publish(run, repo=REPO)
+    assert [fault.times for fault in hub.faults] == [0, 0, 0, 0]
+    assert hub.repos[REPO].tags == {"v1": commit.revision}
+    assert len(hub.repos[REPO].commits) == 2  # the empty repository's, and one of ours
 
 
 def test_a_fetched_name_is_found_without_the_hubs_client(entry: Card, monkeypatch: pytest.MonkeyPatch):

@@ -1,8 +1,10 @@
 """Golden embeddings: do torch, the ONNX file and a running server still give what was published?"""
 
 import io
+import os
 import urllib.request
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 from PIL import Image
@@ -12,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from zoo.encoder import Encoder, load_encoder
 from zoo.errors import CorruptFile, NoWeights, Unreachable, ZooError
 from zoo.files import new_file
-from zoo.store import GOLDEN, locate, onnx_file
+from zoo.store import GOLDEN, locate, onnx_file, read_card
 
 N = 8
 MAX_GAP = 1e-4  # largest difference over largest value; processors and versions of torch differ by about 1e-6
@@ -66,7 +68,8 @@ def verify(model: str | Path, *, url: str | None = None) -> dict[str, float]:
     if onnx_file(folder).is_file():
         found["onnx"] = _by_onnx(onnx_file(folder), pixels)
     if url is not None:
-        found[url] = np.stack([_by_server(url, picture) for picture in framed(pixels, encoder.crop)])
+        name = read_card(folder).name
+        found[url] = np.stack([_by_server(url, name, picture) for picture in framed(pixels, encoder.crop)])
     gaps = {by: gap(embeddings, expected) for by, embeddings in found.items()}
     for by, value in gaps.items():
         if not value <= MAX_GAP:  # a NaN fails, too
@@ -97,14 +100,18 @@ def _by_onnx(path: Path, pixels: np.ndarray) -> np.ndarray:
     return embeddings
 
 
-def _by_server(url: str, picture: np.ndarray) -> np.ndarray:
-    """(D,) of one picture, sent as PNG."""
+def _by_server(url: str, name: str, picture: np.ndarray) -> np.ndarray:
+    """(D,) of one picture, sent as PNG to the model `name` there; with the key in `$ZOO_API_KEY` if there is one."""
     png = io.BytesIO()
     Image.fromarray(picture).save(png, "PNG")
     headers = {"Content-Type": "image/png", "Accept": "application/x-npy"}
-    request = urllib.request.Request(f"{url.rstrip('/')}/v1/embed", png.getvalue(), headers)
+    if key := os.environ.get("ZOO_API_KEY", "").split(",")[0].strip():
+        headers["Authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(f"{url.rstrip('/')}/v1/embed?model={quote(name)}", png.getvalue(), headers)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return np.load(io.BytesIO(answer.read()), allow_pickle=False)[0]
     except (OSError, ValueError) as error:
-        raise Unreachable(f"{url} does not answer as a server of this zoo ({error}). Start it: see README") from error
+        raise Unreachable(
+            f"{url} does not answer as a server of {name} ({error}). Start it: zoo serve {name}; ZOO_API_KEY is its key"
+        ) from error
