@@ -59,6 +59,8 @@ def baselines(contestant: Contestant, *, device: str | torch.device = "cpu") -> 
     if contestant.folder is None:
         return []
     card = read_card(contestant.folder)
+    if card.foreign:
+        return []
     torch.manual_seed(SEED)
     untrained = new_encoder(card.name).to(device).eval()
     pixels = Contestant("pixels", RawPixels(contestant.encoder.image_size), "")

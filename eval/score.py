@@ -107,7 +107,7 @@ def score(
 
 def own_data(models: Sequence[str | Path]) -> dict[str, Path | None]:
     """The data sets that the models were trained on."""
-    foreign = [str(model) for model in models if ":" in str(model)]
+    foreign = [str(model) for model in models if ":" in str(model) or str(model).startswith("timm/")]
     if foreign:
         raise BadData(f"{', '.join(foreign)}: no data set of its own; say which with --data NAME=PATH")
     return {read_card(locate(model)).dataset: None for model in models}

@@ -24,7 +24,7 @@ from zoo.encoder import Encoder, load_encoder
 from zoo.errors import ZooError
 from zoo.files import new_file
 from zoo.split import open_split
-from zoo.store import ONNX, locate
+from zoo.store import locate, onnx_file
 
 OPSET = 20
 BATCHES = (1, 2, 7, 16)  # several sizes, because an exporter may bake one into the graph
@@ -40,7 +40,7 @@ class Parity(NamedTuple):
 
 
 def export(
-    name_or_run: tyro.conf.Positional[str],
+    model: tyro.conf.Positional[str],
     *,
     out: Path | None = None,
     quantize: bool = False,
@@ -50,17 +50,17 @@ def export(
     """Export a model to ONNX; the file appears only if its embeddings equal torch's.
 
     Args:
-        name_or_run: a kept model's name or a run folder.
-        out: the file to write; by default model.onnx beside the weights.
+        model: a name of the zoo, or a run folder.
+        out: the file to write; by default model.onnx beside the weights, for those inside the package in $ZOO_HOME.
         quantize: write an int8 version beside it, too (model.int8.onnx), and print what it loses.
         data: where the model's data set lies, for --quantize to calibrate and compare on; by default the Hub's copy.
         force: write the int8 version even if it loses more than 1 point of k-NN accuracy.
     """
-    path = out or locate(name_or_run) / ONNX
-    encoder = load_encoder(name_or_run)
-    model = _graph(encoder)
+    path = out or onnx_file(locate(model))
+    encoder = load_encoder(model)
+    graph = _graph(encoder)
     with new_file(path) as aside:
-        onnx.save(model, aside)
+        onnx.save(graph, aside)
         parity = check(aside, encoder)
     print(f"{path}: {path.stat().st_size:,} bytes; largest relative gap to torch {parity.gap:.1e}, ", end="")
     print(f"1 - cosine {parity.angle:.1e} over batches {BATCHES}")
@@ -166,7 +166,7 @@ def _pictures(encoder: Encoder, n: int) -> np.ndarray:
     """(n, S, S, 3) uint8: images of the model's data set if it comes with a library, else smooth random ones."""
     assert encoder.card is not None
     size = encoder.image_size
-    if dataset_row(encoder.card.dataset).hub == DIGITS:
+    if not encoder.card.foreign and dataset_row(encoder.card.dataset).hub == DIGITS:
         return open_split(encoder.card.dataset, "test").pixels[:n]
     coarse = np.random.default_rng(0).integers(0, 256, (n, 5, 5, 3), np.uint8)
     return np.stack(

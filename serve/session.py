@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from serve.limits import FORMATS
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.pixels import preprocess
-from zoo.store import ONNX, locate, read_card
+from zoo.store import locate, onnx_file, read_card
 
 FORMAT = "contrastive-zoo/1"  # of the metadata; a reader refuses others
 INPUT, OUTPUT = "pixels", "embedding"
@@ -66,7 +66,10 @@ def open_model(where: str) -> Session:
     if where.endswith(".onnx"):
         return Session(Path(where))
     folder = locate(where)
-    session = Session(folder / ONNX)
+    file = onnx_file(folder)
+    if not file.is_file():
+        raise NoWeights(f"{file} is not there. Export it: python -m serve.export {where}")
+    session = Session(file)
     weights = read_card(folder).weights
     if weights is None or weights.sha256 != session.weights_sha256:
         raise CorruptFile(f"{session.path} was exported from other weights than {folder} holds. {AGAIN} {folder}")

@@ -79,8 +79,9 @@ def test_the_loop_defines_no_class():
 
 def test_nothing_is_unpickled():
     for path in MODULES:
-        assert "pickle" not in imports(path), path
         source = path.read_text()
+        verbs = set(re.findall(r"pickle\.(\w+)", source)) if path.name == "foreign_keys.py" else set()
+        assert "pickle" not in imports(path) or verbs == {"dumps"}, path  # written for Detectron2, never read
         loads = re.findall(r"torch\.load\(.*", source)
         assert not loads or path.name == "convert.py", path  # official checkpoints: tensors alone
         assert all("weights_only=True)" in load for load in loads), path

@@ -1,9 +1,13 @@
-import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +16,7 @@ import pytest
 import timm
 import torch
 from loopback_hub import REPO, TOKEN, Fault, LoopbackHub, Repo, elsewhere, surroundings
-from safetensors.numpy import save
+from PIL import Image
 from serve_model import noise
 
 import zoo
@@ -73,7 +77,9 @@ def test_once_fetched_it_costs_no_request_and_works_with_a_dead_hub(
     zoo.load(NAME)
     hub.log.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    started = time.process_time()  # of this process: other work on the machine does not count
     assert same(zoo.load(NAME), encoder)
+    assert time.process_time() - started < 1
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert same(zoo.load(NAME), encoder)
@@ -182,33 +188,51 @@ def test_an_unknown_revision_and_a_foreign_repository_are_told_apart(entry: Card
     assert not hub.requests("pytorch_model")
 
 
-def test_a_repository_of_timms_is_an_encoder_with_timms_features(hub: LoopbackHub):
+def timm_repository(folder: Path, **settings: object) -> tuple[torch.nn.Module, dict[str, bytes]]:
+    """A network and what timm itself pushes of it: config.json and model.safetensors, written by timm; and a pickle."""
     torch.manual_seed(0)
     network = timm.create_model("test_resnet.r160_in1k", pretrained=False).eval()
-    settings = {key: network.pretrained_cfg[key] for key in ("input_size", "crop_pct", "first_conv", "classifier")}
-    settings |= {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4], "interpolation": "bicubic", "crop_mode": "center",
-                 "num_classes": 1000}  # fmt: skip
-    config = {"architecture": "test_resnet", "num_classes": 1000, "pretrained_cfg": settings}
-    files = {
-        "config.json": json.dumps(config).encode(),
-        WEIGHTS: save({k: v.numpy() for k, v in network.state_dict().items()}),
-    }
+    network.pretrained_cfg |= {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]} | settings
+    network.pretrained_cfg |= {"interpolation": "bicubic", "crop_pct": 0.8} | settings
+    timm.models.save_for_hf(network, folder, safe_serialization="both")
+    return network, {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_repository_of_timms_is_an_encoder_with_timms_features_and_a_card(hub: LoopbackHub, tmp_path: Path):
+    network, files = timm_repository(tmp_path / "pushed")
+    assert {"config.json", WEIGHTS, "pytorch_model.bin"} <= files.keys()
     hub.repos["timm/test_resnet.ours"] = Repo()
-    hub.repos["timm/test_resnet.ours"].commit(files | {"pytorch_model.bin": b"a pickle"})
+    revision = hub.repos["timm/test_resnet.ours"].commit(files)
     found = zoo.load("timm/test_resnet.ours")
-    size = settings["input_size"][1]
-    picture = noise(size, size, 3)
-    pixels = found.pixels(picture)
-    x = (torch.from_numpy(pixels.copy()).permute(2, 0, 1) / 255 - found.mean) / found.std
+    config = timm.data.resolve_model_data_config(network)
+    side = round(config["input_size"][1] / config["crop_pct"])
+    picture = Image.fromarray(noise(side, side, 3))  # its central crop is exact in both
+    x = timm.data.create_transform(**config, is_training=False)(picture)
     with torch.inference_mode():
         expected = network.forward_head(network.forward_features(x[None]), pre_logits=True)
     assert np.allclose(found.embed([picture]), expected, atol=1e-5)
     assert not hub.requests(r"\.bin")
+    assert (found.card.name, found.card.dim, found.card.mean) == ("timm/test_resnet.ours", found.dim, (0.5, 0.4, 0.3))
+    assert (found.card.image_size, found.card.crop) == (config["input_size"][1], config["crop_pct"])
+    assert zoo.info("timm/test_resnet.ours").published.revision == revision
 
-    (config["pretrained_cfg"])["interpolation"] = "bilinear"
-    hub.repos["timm/test_resnet.ours"].commit(files | {"config.json": json.dumps(config).encode()})
+
+def test_a_preprocessing_that_is_not_ours_is_refused(hub: LoopbackHub, tmp_path: Path):
+    hub.repos["timm/test_resnet.other"] = Repo()
+    hub.repos["timm/test_resnet.other"].commit(timm_repository(tmp_path / "x", interpolation="bilinear")[1])
     with pytest.raises(ZooError, match=r"wants .'interpolation': 'bilinear'"):
-        zoo.load("timm/test_resnet.ours")
+        zoo.load("timm/test_resnet.other")
+
+
+@pytest.mark.parametrize("file", [WEIGHTS, "config.json"])
+def test_a_file_of_timms_damaged_after_it_was_fetched_is_found(hub: LoopbackHub, tmp_path: Path, file: str):
+    hub.repos["timm/test_resnet.ours"] = Repo()
+    revision = hub.repos["timm/test_resnet.ours"].commit(timm_repository(tmp_path / "x")[1])
+    zoo.load(f"timm/test_resnet.ours@{revision}")
+    path = fetched_folder("timm/test_resnet.ours", revision) / file
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.6") if file.endswith("json") else path.read_bytes()[:-1])
+    with pytest.raises(CorruptFile, match=f"{file}.* (is not as it was fetched|does not match its card)"):
+        zoo.load(f"timm/test_resnet.ours@{revision}")
 
 
 # --- who may --------------------------------------------------------------------------------------------------------
@@ -329,6 +353,80 @@ def test_a_kill_during_the_download_leaves_nothing_half_and_the_next_call_goes_o
     assert zoo.load(f"{ADDRESS}@v1").card.weights.sha256 == entry.weights.sha256
     assert before >= 1
     assert not list(in_cache(entry).parent.glob(".download*"))
+
+
+WITHOUT_XET = """if True:
+    import importlib.metadata as metadata
+    known = metadata.version
+    def version(name):
+        if name.replace("_", "-") == "hf-xet":
+            raise metadata.PackageNotFoundError(name)
+        return known(name)
+    metadata.version = version
+    from huggingface_hub.utils._runtime import is_xet_available
+    assert not is_xet_available()
+"""
+BOTH_WAYS = """
+from pathlib import Path
+from zoo.publish import publish
+from zoo.store import locate
+card, _ = publish(Path("runs/simco-r20-digits"), repo="tester/again")
+print(locate(f"hf://tester/again@{card.published.revision}").name == card.published.revision)
+"""
+
+
+@pytest.mark.parametrize(("before", "disabled"), [(WITHOUT_XET, "0"), ("", "1")], ids=["not installed", "disabled"])
+def test_without_xet_uploads_and_downloads_go_by_lfs(
+    run: Path, hub: LoopbackHub, tmp_path: Path, before: str, disabled: str
+):
+    done = elsewhere(before + BOTH_WAYS, hub, tmp_path, HF_HUB_DISABLE_XET=disabled)
+    assert done.stdout.splitlines()[-1:] == ["True"], done.stderr
+    assert hub.requests(r"POST .*/info/lfs/objects/batch")
+    assert hub.requests("GET /cdn/")
+    assert not hub.requests("xet")
+
+
+def test_a_download_works_where_xet_is_installed_and_the_hub_has_none(entry: Card, hub: LoopbackHub, tmp_path: Path):
+    done = elsewhere(FETCH, hub, tmp_path, HF_HUB_DISABLE_XET="0")
+    assert done.stdout.strip() == entry.weights.sha256, done.stderr
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """A user who may write nowhere; root may write anywhere."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_read_only_home_serves_what_it_holds_and_says_that_it_can_hold_no_more(
+    entry: Card, hub: LoopbackHub, home: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+):
+    zoo.load(ADDRESS)  # with everything that is imported on the way
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(home, Path(folder, "home"))
+        subprocess.run(["chmod", "-R", "a=rX", folder], check=True)
+        monkeypatch.setenv("ZOO_HOME", f"{folder}/home")
+        with nobody():
+            assert same(zoo.load(NAME), encoder)
+            assert same(zoo.load(f"{ADDRESS}@v1"), encoder)  # that v1 was seen cannot be noted
+            hub.repos[REPO].commit(dict(hub.repos[REPO].commits[entry.published.revision]))
+            with pytest.raises(ZooError, match=r"cannot write .*hub/tester.*Permission denied"):
+                zoo.load(ADDRESS)
+        subprocess.run(["chmod", "-R", "u+w", folder], check=True)
+
+
+def test_a_busy_hub_is_asked_again_while_publishing(run: Path, hub: LoopbackHub):
+    hub.faults = [Fault("POST", path, 2, status=503) for path in ("/repos/create", "/preupload/", "/commit/", "/tag/")]
+    _, commit = publish(run, repo=REPO)
+    assert [fault.times for fault in hub.faults] == [0, 0, 0, 0]
+    assert hub.repos[REPO].tags == {"v1": commit.revision}
+    assert len(hub.repos[REPO].commits) == 2  # the empty repository's, and one of ours
 
 
 def test_a_fetched_name_is_found_without_the_hubs_client(entry: Card, monkeypatch: pytest.MonkeyPatch):

@@ -13,18 +13,19 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 from serve_model import noise
 
+import zoo
 from train.heads import mlp
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from zoo.card import Card, parse_card
 from zoo.cli import main
-from zoo.encoder import Encoder, save_encoder, save_head
+from zoo.encoder import Encoder, new_encoder, save_encoder, save_head
 from zoo.errors import AccessDenied, CorruptFile, UnknownName, ZooError
 from zoo.files import sha256
 from zoo.publish import build_release, publish
 from zoo.release import read_release
 from zoo.store import CARD, GOLDEN, HEAD, WEIGHTS, read_card
-from zoo.verify import gap
+from zoo.verify import gap, golden_pictures, verify
 
 pytest_plugins = ["hub_fixtures"]
 
@@ -143,6 +144,30 @@ with torch.inference_mode():
     answer = model(**processor(Image.open("cat.png").convert("RGB"), return_tensors="pt"))
     numpy.save("transformers.npy", answer.pooler_output.numpy())
 """
+
+
+@pytest.fixture
+def large_run(tmp_path: Path) -> Path:
+    """A ResNet-18 with the ImageNet stem, whose central crop keeps 0.875 of the shorter side."""
+    torch.manual_seed(0)
+    encoder = new_encoder("simclr-r18-in100")
+    encoder.crop = 0.875
+    entries = {"image_size": 224, "crop": 0.875, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+    card = replace(find_recipe("simclr-r18-cifar100").card(), name="simclr-r18-in100", **entries)
+    save_encoder(encoder.eval(), tmp_path / "large", card)
+    return tmp_path / "large"
+
+
+def test_a_model_with_a_crop_is_published_with_a_transform_that_equals_timms_own(large_run: Path):
+    folder = build_release(large_run, "tester/simclr-r18-in100")
+    encoder, model = zoo.load(large_run), timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
+    mean, std = encoder.mean, encoder.std
+    for height, width, most in ((256, 256, 1e-6), (300, 400, 0.15)):  # no resampling; timm resizes, then crops
+        picture = Image.fromarray(golden_pictures(400)[0]).resize((width, height))
+        ours = (torch.from_numpy(encoder.pixels(picture).copy()).permute(2, 0, 1) / 255 - mean) / std
+        assert (transform(picture) - ours).abs().max() < most
+    assert verify(large_run)["torch"] == 0.0
 
 
 def test_publishing_gives_an_entry_for_the_catalogue_that_pins_every_file(run: Path, hub):

@@ -12,7 +12,7 @@ import zoo
 from zoo.card import Card
 from zoo.encoder import Encoder, load_encoder, save_encoder
 from zoo.errors import CorruptFile, NoWeights, UnknownName, ZooError
-from zoo.store import CARD, ONNX, WEIGHTS, catalogue, checked_weights, keep, kept, locate, read_card
+from zoo.store import CARD, INT8, ONNX, WEIGHTS, catalogue, checked_weights, keep, locate, names, read_card
 
 PACKAGE = Path(zoo.__file__).parent
 
@@ -89,9 +89,10 @@ def test_a_name_never_leads_out_of_the_kept_models(run: Path, home: Path, monkey
 def test_zoo_home_decides_where_models_are_kept(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     keep(run)
     monkeypatch.setenv("ZOO_HOME", str(tmp_path / "other"))
-    assert kept() == {}
+    with pytest.raises(NoWeights):
+        locate("simco-r20-digits")
     assert keep(run) == tmp_path / "other" / "models" / "simco-r20-digits"
-    assert list(kept()) == ["simco-r20-digits"]
+    assert locate("simco-r20-digits") == tmp_path / "other" / "models" / "simco-r20-digits"
 
 
 # --- the catalogue ----------------------------------------------------------------------------------------------------
@@ -221,12 +222,13 @@ def test_a_card_cannot_point_at_weights_elsewhere(run: Path, tmp_path: Path):
 # --- keep -------------------------------------------------------------------------------------------------------------
 
 
-def test_keep_copies_card_weights_and_onnx_and_nothing_else(run: Path):
+def test_keep_copies_card_weights_and_both_onnx_files_and_nothing_else(run: Path):
     (run / ONNX).write_bytes(b"onnx")
+    (run / INT8).write_bytes(b"int8")
     (run / "checkpoint.pt").write_bytes(b"large")
     target = keep(run)
-    assert sorted(path.name for path in target.iterdir()) == [CARD, ONNX, WEIGHTS]
-    for name in (CARD, ONNX, WEIGHTS):
+    assert sorted(path.name for path in target.iterdir()) == [CARD, INT8, ONNX, WEIGHTS]
+    for name in (CARD, INT8, ONNX, WEIGHTS):
         assert (target / name).read_bytes() == (run / name).read_bytes()
 
 
@@ -259,7 +261,7 @@ def test_a_kept_model_can_be_kept_again_in_its_place(run: Path):
 def test_the_leavings_of_a_killed_keep_are_no_models(run: Path):
     target = keep(run)
     shutil.copytree(target, target.with_name(".simco-r20-digits.x1y2"))
-    assert list(kept()) == ["simco-r20-digits"]
+    assert names() == list(catalogue())
     with pytest.raises(UnknownName):
         locate(".simco-r20-digits.x1y2")
 
@@ -267,16 +269,36 @@ def test_the_leavings_of_a_killed_keep_are_no_models(run: Path):
 def test_a_kept_folder_with_the_card_of_another_model_is_refused(run: Path):
     target = keep(run)
     target.rename(target.with_name("simclr-r20-digits"))
-    for act in (lambda: load_encoder("simclr-r20-digits"), kept, zoo.list):
+    for act in (load_encoder, zoo.info, locate):
         with pytest.raises(CorruptFile, match=r"models/simclr-r20-digits holds the card of simco-r20-digits"):
-            act()
+            act("simclr-r20-digits")
+
+
+def test_a_broken_kept_model_has_its_line_in_the_list_and_the_others_theirs(run: Path):
+    """The exit code tells, and the error which file."""
+    target = keep(run)
+    (keep(run, force=True).parent / "simclr-r20-digits").mkdir()
+    (target.parent / "simclr-r20-digits" / CARD).write_text("{")
+    shutil.copytree(target, target.with_name("simco-r20-digits-mine"))
+    done = subprocess.run([sys.executable, "-m", "zoo.cli", "list", "*digits*"], capture_output=True, text=True)
+    assert done.returncode == 1
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert "broken, see below" in lines["simclr-r20-digits"]
+    assert "broken, see below" in lines["simco-r20-digits-mine"]
+    assert "0.27 M" in lines["simco-r20-digits"]
+    assert done.stderr.startswith("error: ")
+    assert "simclr-r20-digits/card.json: not a card" in done.stderr
+    assert "simco-r20-digits-mine holds the card of simco-r20-digits" in done.stderr
 
 
 def test_kept_models_stand_in_natural_order(encoder: Encoder, card: Card, tmp_path: Path):
     for variant in ("v10", "v9", "v1"):
         save_encoder(encoder, tmp_path / variant, replace(card, name=f"simco-r20-digits-{variant}"))
         keep(tmp_path / variant)
-    assert list(kept()) == [f"simco-r20-digits-{v}" for v in ("v1", "v9", "v10")]
+    assert zoo.list("simco-r20-digits*") == [
+        "simco-r20-digits",
+        *(f"simco-r20-digits-{v}" for v in ("v1", "v9", "v10")),
+    ]
     assert zoo.list("*-v1*") == ["simco-r20-digits-v1", "simco-r20-digits-v10"]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from serve_http import running_server
 
 import zoo
 from zoo.card import Card
@@ -66,15 +67,34 @@ def test_the_onnx_file_is_verified_and_a_stale_one_is_found(golden_run: Path, en
         verify(golden_run)
 
 
-def test_a_running_endpoint_is_verified_and_one_of_another_model_is_found(golden_run: Path, encoder: Encoder):
-    """The wire format is the server's; test_serve_service shows that the server speaks it."""
+@pytest.mark.slow
+def test_zoo_verify_asks_torch_onnx_and_the_server_that_zoo_serve_starts(
+    golden_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    from serve.export import export
+
+    export(str(golden_run))
+    monkeypatch.setenv("ZOO_API_KEY", "secret")
+    with running_server(golden_run, tmp_path / "log", ZOO_API_KEY="secret") as (url, _):
+        monkeypatch.setattr("sys.argv", ["zoo", "verify", str(golden_run), "--url", url])
+        capsys.readouterr()
+        main()
+        said = capsys.readouterr().out.splitlines()
+    assert [line.split(": equal but for")[0] for line in said] == ["torch", "onnx", url]
+
+
+def test_a_running_endpoint_is_verified_and_one_of_another_model_is_found(
+    golden_run: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+):
+    """The wire format is the server's; the slow test above asks the real one."""
+    monkeypatch.setenv("ZOO_API_KEY", "secret, another")
     with endpoint(encoder) as url:
         assert verify(golden_run, url=url)[url] < 1e-5
     with torch.no_grad():
         encoder.backbone.conv1.weight.mul_(1.01)
     with endpoint(encoder) as url, pytest.raises(CorruptFile, match=f"by {url} is not what was published"):
         verify(golden_run, url=url)
-    with pytest.raises(Unreachable, match="does not answer as a server of this zoo"):
+    with pytest.raises(Unreachable, match="does not answer as a server of simco-r20-digits"):
         verify(golden_run, url="http://127.0.0.1:9")
 
 
@@ -84,7 +104,9 @@ class endpoint:  # noqa: N801  (a context manager)
     def __init__(self, encoder: Encoder) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                assert (self.path, self.headers["Content-Type"]) == ("/v1/embed", "image/png")
+                assert self.path == "/v1/embed?model=simco-r20-digits"
+                assert self.headers["Content-Type"] == "image/png"
+                assert self.headers["Authorization"] == "Bearer secret"
                 image = self.rfile.read(int(self.headers["Content-Length"]))
                 self.send_response(200)
                 self.end_headers()

@@ -24,6 +24,7 @@ class Progress:
     step: int  # optimiser updates done
     seconds: float  # spent training so far
     settings: dict[str, Any]  # recipe numbers and data: what must not change between two starts
+    joules: float | None = None  # spent so far by the machine, where it counts them
 
 
 def save_checkpoint(folder: Path, method: nn.Module, optimizer: Optimizer, progress: Progress) -> Path:

@@ -31,6 +31,7 @@ from train.stopping import EXIT_CODE, stop_requests
 from train.views import Views
 from train.watch import Watch
 from zoo.encoder import new_encoder, save_encoder, save_head
+from zoo.energy import EnergyMeter
 from zoo.errors import ZooError
 from zoo.names import parse_name
 
@@ -90,7 +91,7 @@ def pretrain(
     with only_run_in(folder, main=main):
         data_read = {"images": len(images), "data": images.sha256}
         process = {"recipe": recipe.name, "precision": accelerator.mixed_precision, "chunk": chunk}
-        progress = Progress(0, 0.0, recipe.numbers() | data_read | process)
+        progress = Progress(0, 0.0, recipe.numbers() | data_read | process, joules=0.0)
         checkpoint = last_checkpoint(folder / "checkpoints")
         if checkpoint:
             progress = same_run(read_progress(checkpoint), progress, folder)
@@ -99,7 +100,7 @@ def pretrain(
         if compile:
             method.compile()
         model, optimizer = accelerator.prepare(method, optimizer)
-        started = time.monotonic() - progress.seconds
+        started, energy = time.monotonic() - progress.seconds, EnergyMeter(progress.joules)
         saved, stopping = time.monotonic(), False
         loader = batches(
             images,
@@ -139,7 +140,7 @@ def pretrain(
                         watch.look(done, epoch, loss=outcome.loss, learning_rate=learning_rate, norms=norms)
                     if epoch.is_integer() or stopping or time.monotonic() - saved > SAVE_EVERY:
                         saved = time.monotonic()
-                        progress = replace(progress, step=done, seconds=saved - started)
+                        progress = replace(progress, step=done, seconds=saved - started, joules=energy.joules())
                         card = run_card(recipe, progress, steps_per_epoch, accelerator)
                         save_head(method, folder, save_encoder(method.encoder, folder, card))
                         # The checkpoint comes last: a kill before it repeats some steps and loses nothing.

@@ -86,6 +86,8 @@ def run_card(recipe: Recipe, progress: Progress, steps_per_epoch: int, accelerat
         "versions": versions(),
         "command": command(),
     }
+    if progress.joules is not None:
+        training["energy_kwh"] = round(progress.joules / 3.6e6, 6)
     card = recipe.card()
     expects = f"none published with {'; '.join(changed)}" if changed else card.expects
     return replace(card, expects=expects, training=training)

@@ -25,39 +25,41 @@ __all__ = ["info", "list", "load"]
 
 
 def list(pattern: str = "*", *, method: str = "*", backbone: str = "*", dataset: str = "*") -> builtins.list[str]:
-    """Names of the catalogue and of the kept models, in natural order.
+    """Names of the catalogue, inside the package and of the kept models, in natural order.
 
     Each argument is a pattern as in a shell: `pattern` of the whole name, the others of its parts.
     """
     from fnmatch import fnmatchcase
 
-    from zoo.names import natural_order, parse_name
-    from zoo.store import catalogue, kept
+    from zoo.store import names
 
     def fits(name: str) -> bool:
-        wanted = zip((method, backbone, dataset), parse_name(name), strict=False)  # a name may have a variant, too
+        parts = [*name.split("-"), "", ""]  # whatever bears a name is listed, even a kept folder that is no model
+        wanted = zip((method, backbone, dataset), parts, strict=False)
         return fnmatchcase(name, pattern) and all(fnmatchcase(part, pattern) for pattern, part in wanted)
 
-    return sorted(filter(fits, {**catalogue(), **kept()}), key=natural_order)
+    return [name for name in names() if fits(name)]
 
 
-def info(name_or_path: str | Path) -> Card:
+def info(model: str | Path) -> Card:
     """The card of a model: of its weights if they are here, else of the catalogue. Raises UnknownName."""
     from zoo.errors import NoWeights
     from zoo.store import catalogue, locate, read_card
 
     try:
-        return read_card(locate(name_or_path))
+        return read_card(locate(model))
     except NoWeights:
-        if str(name_or_path) in catalogue():
-            return catalogue()[str(name_or_path)]
-        raise
+        card = catalogue().get(str(model))
+        if card is None:
+            raise
+        return card
 
 
-def load(name_or_path: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
+def load(model: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
     """The encoder of a name, of a run folder, or of `hf://ORG/NAME[@REVISION]` or `timm/NAME` on the Hugging Face Hub.
 
-    Fetched if need be, every file verified, in evaluation mode, preprocessing inside. Raises UnknownName (with the
+    Fetched if need be, every file verified, in evaluation mode, preprocessing inside. A name without weights of its own
+    gives its one variant that has some; `encoder.card.name` says which. Raises UnknownName (with the
     nearest names), NoWeights (and how to get them), CorruptFile, Unreachable, AccessDenied, NotInstalled.
     """
     from zoo.errors import needs
@@ -65,4 +67,4 @@ def load(name_or_path: str | Path, *, device: str | torch.device = "cpu") -> Enc
     with needs("core"):
         from zoo.encoder import load_encoder
 
-    return load_encoder(name_or_path, device=device)
+    return load_encoder(model, device=device)

@@ -39,7 +39,7 @@ class Published:
 class Card:
     """What travels with an encoder: identity, preprocessing, recipe, training record, results."""
 
-    name: str  # <method>-<backbone>-<data set>[-<variant>]
+    name: str  # <method>-<backbone>-<data set>[-<variant>]; ORG/NAME of a repository of plain timm
     paper: str  # citation of the method
     image_size: int  # pixels, H = W
     crop: float = 1.0  # share of the shorter side that the centre crop keeps, (0, 1]
@@ -53,7 +53,7 @@ class Card:
     training: dict[str, Any] = field(default_factory=dict)  # steps, images, seconds, hardware, date, versions, command
     results: tuple[dict[str, Any], ...] = ()  # rows written by `eval.score`
     weights: Weights | None = None  # None in the catalogue: not published yet
-    published: Published | None = None  # None for a run, and in the catalogue for weights that come with the package
+    published: Published | None = None  # None for a run, and for weights that come with the package
     format: int = FORMAT
 
     @property
@@ -63,6 +63,11 @@ class Card:
     @property
     def dataset(self) -> str:
         return parse_name(self.name).dataset
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is a repository in plain timm's form: of no recipe, backbone's row or data set of this zoo."""
+        return "/" in self.name
 
     def with_result(self, row: dict[str, Any]) -> "Card":
         """A copy with `row` in place of an earlier row of the same `key`."""
@@ -94,7 +99,8 @@ def parse_card(text: str, *, where: str | Path) -> Card:
             files = tuple(Weights(**file) for file in values["published"]["files"])
             values["published"] = Published(**values["published"] | {"files": files})
         card = Card(**values)
-        parse_name(card.name)
+        if not re.fullmatch(REPO, card.name):
+            parse_name(card.name)
         bad = [entry for entry, sound in _soundness(card).items() if not sound]
         if bad:
             raise ValueError(f"no such value allowed in {', '.join(bad)}")

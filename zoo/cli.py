@@ -1,216 +1,41 @@
 """The `zoo` command: list, info, embed, keep, verify, publish, convert, serve, index."""
 
-import json
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
 
-import numpy as np
-import tyro
-
-import zoo
-from zoo.card import Card
-from zoo.embedding import unit_rows
-from zoo.errors import BadData, BadImage, UnknownName, ZooError, needs
-from zoo.files import sha256
-from zoo.store import catalogue, keep, kept
-
-IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
-
-
-def list_models(
-    pattern: Annotated[str, tyro.conf.Positional] = "*", method: str = "*", backbone: str = "*", dataset: str = "*"
-) -> None:
-    """The models of the catalogue and the kept ones, as a table; every argument is a pattern as in a shell.
-
-    Args:
-        pattern: Of the name: "*cifar100".
-        method: Of the name's first part.
-        backbone: Of its second part.
-        dataset: Of its third part.
-    """
-    names = zoo.list(pattern, method=method, backbone=backbone, dataset=dataset)
-    if not names:
-        raise UnknownName("no model matches; `zoo list` alone shows all")
-    known = catalogue() | kept()
-    rows = [("name", "pixels", "D", "parameters", "MB", "top-1 accuracy"), *(_row(known[name]) for name in names)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _row(card: Card) -> tuple[str, ...]:
-    """A model's cells; without weights the last one says so, and what the recipe expects."""
-    scores = [row for row in card.results if row.get("encoder") == card.name and row.get("unit", "share") == "share"]
-    told = "; ".join(f"{100 * row['value']:.2f} % {row['protocol'].split(',')[0]}, {row['dataset']}" for row in scores)
-    if card.weights is None:
-        return (card.name, str(card.image_size), str(card.dim), "", "", f"no weights yet; expects {card.expects}")
-    parameters = f"{card.parameters / 1e6:.2f} M" if card.parameters else ""
-    size = f"{card.weights.bytes / 1e6:.1f}"
-    return (card.name, str(card.image_size), str(card.dim), parameters, size, told or "not measured yet")
-
-
-def info(model: Annotated[str, tyro.conf.Positional]) -> None:
-    """The card of a model, as JSON.
-
-    Args:
-        model: A name of the zoo, or a run folder.
-    """
-    print(json.dumps(asdict(zoo.info(model)), indent=1))
-
-
-def embed(
-    model: Annotated[str, tyro.conf.Positional],
-    folder: Annotated[Path, tyro.conf.Positional],
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("embeddings.parquet"),
-    normalize: bool = False,
-    batch_size: int = 64,
-) -> None:
-    """Embed every image below a folder: one Parquet row an image, `path` and `embedding`.
-
-    Args:
-        model: A name of the zoo, or a run folder.
-        folder: Searched through all its folders; one image file works too.
-        output: Parquet file to write.
-        normalize: Scale every embedding to unit L2 norm.
-        batch_size: Images at a time.
-    """
-    with needs("core"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-    from zoo.files import new_file
-
-    if batch_size < 1:
-        raise BadData(f"--batch-size {batch_size}; at least 1 image at a time")
-    paths = _images_below(folder)
-    encoder = zoo.load(model)
-    bad: list[str] = []
-    done = 0
-    schema = pa.schema([("path", pa.string()), ("embedding", pa.list_(pa.float32(), encoder.dim))])
-    with new_file(output) as aside, pq.ParquetWriter(aside, schema) as writer:
-        for start in range(0, len(paths), batch_size):
-            names, rows = [], []
-            for path in paths[start : start + batch_size]:
-                try:
-                    name = str(path).encode().decode()  # raises for a file name that is no text
-                    rows.append(encoder.pixels(path))
-                    names.append(name)
-                except (BadImage, OSError, UnicodeEncodeError) as error:
-                    bad.append(str(error))
-            if rows:
-                vectors = encoder.embed_pixels(np.stack(rows))
-                vectors = unit_rows(vectors) if normalize else vectors
-                done += len(vectors)
-                columns = [pa.array(names), pa.FixedSizeListArray.from_arrays(vectors.ravel(), encoder.dim)]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-        for reason in bad:
-            print(f"left out: {reason}", file=sys.stderr)
-        if not done:
-            raise BadData(f"none of {len(paths)} images could be embedded; {output} is untouched")
-    print(f"{output}: {done} embeddings of {encoder.dim} numbers, {len(bad)} images left out")
-
-
-def _images_below(folder: Path) -> list[Path]:
-    if not folder.exists():
-        raise FileNotFoundError(f"{folder}: no such file or folder")
-    files = sorted(folder.rglob("*")) if folder.is_dir() else [folder]
-    paths = [path for path in files if path.suffix.lower() in IMAGES and path.is_file()]
-    if not paths:
-        raise BadData(f"{folder}: no image file ({', '.join(sorted(IMAGES))})")
-    return paths
-
-
-def keep_run(run: Annotated[Path, tyro.conf.Positional], force: bool = False) -> None:
-    """Copy a trained run into the local store, so that `zoo.load` finds it by its name.
-
-    Args:
-        run: The run folder.
-        force: Replace a kept model of the same name.
-    """
-    print(keep(run, force=force))
-
-
-def publish_run(
-    run: Annotated[Path, tyro.conf.Positional], repo: str, private: bool = False, dry_run: bool = False
-) -> None:
-    """Upload a run to the Hugging Face Hub, tagged; prints its entry for the catalogue, a file of zoo/catalog.
-
-    Args:
-        run: The run folder.
-        repo: ORG/NAME.
-        private: Make a new repository private.
-        dry_run: Write and check everything in RUN/hub, but upload nothing.
-    """
-    from zoo.publish import build_release, publish
-
-    if dry_run:
-        folder = build_release(run, repo)
-        for path in sorted(folder.iterdir()):
-            print(f"{path.stat().st_size:12,}  {sha256(path)}  {path.name}")
-        print(f"{folder}: checked, not uploaded. Without --dry-run it goes to {repo}")
-        return
-    card, commit = publish(run, repo=repo, private=private)
-    print(f"{repo} {commit.tag}: {commit.revision}", file=sys.stderr)
-    print(card.to_json(), end="")
-
-
-def verify_model(model: Annotated[str, tyro.conf.Positional], url: str | None = None) -> None:
-    """Compare embeddings with the golden ones that were published with the model: torch, ONNX, a running server.
-
-    Args:
-        model: A name of the zoo, a run folder, or hf://ORG/NAME.
-        url: Of a server of this model, such as http://localhost:3000.
-    """
-    from zoo.verify import verify
-
-    for by, gap in verify(model, url=url).items():
-        print(f"{by}: equal but for {gap:.1e} of the largest value")
-
-
-def convert_checkpoint(
-    file: Annotated[Path, tyro.conf.Positional],
-    name: Annotated[str, tyro.conf.arg(name="as")],
-    out: Path | None = None,
-) -> None:
-    """Turn an official checkpoint (MoCo, MoCo v3, SimCLR ports, solo-learn, Dual-temperature) into a run folder.
-
-    Args:
-        file: The .pth, .pth.tar or .ckpt; only tensors are read from it.
-        name: The model it is: mocov2-r50-in1k.
-        out: The folder to write, by default runs/NAME.
-    """
-    from zoo.convert import convert
-
-    print(convert(file, name=name, out=out))
-
+from zoo.errors import ZooError
 
 PROGRAMS = {"serve": "serve.launch", "index": "serve.index"}  # of a layer above: `zoo serve -h` is theirs to answer
 
 
 def main() -> None:
     """Entry point; errors meant for the user are one line, without a traceback."""
-    if sys.argv[1:2] and sys.argv[1] in PROGRAMS:
-        os.execv(sys.executable, [sys.executable, "-m", PROGRAMS[sys.argv[1]], *sys.argv[2:]])
-    commands: dict[str, Callable[..., Any]] = {
-        "list": list_models,
-        "info": info,
-        "embed": embed,
-        "keep": keep_run,
-        "verify": verify_model,
-        "publish": publish_run,
-        "convert": convert_checkpoint,
-    }
+    words = sys.argv[1:]
+    if words and words[0] in PROGRAMS:
+        os.execv(sys.executable, [sys.executable, "-m", PROGRAMS[words[0]], *words[1:]])
     try:
-        tyro.extras.subcommand_cli_from_dict(commands, prog="zoo", description=__doc__)
+        _run(words)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough, as in `zoo info NAME | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own last flush
     except (ZooError, OSError) as error:
+        sys.stdout.flush()
         sys.exit(f"error: {error}")
+
+
+def _run(words: list[str]) -> None:
+    """The two commands that only look are done before tyro and numpy are loaded, which would take most of the time."""
+    from zoo import listing
+
+    plain = not any(word.startswith("-") for word in words)
+    if words[:1] == ["list"] and plain and len(words) <= 2:
+        listing.list_models(*words[1:])
+    elif words[:1] == ["info"] and plain and len(words) == 2:
+        listing.info(words[1])
+    else:
+        from zoo import commands
+
+        commands.run(about=str(__doc__))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,8 @@ class Encoder(nn.Module):
     @property
     def dim(self) -> int:
         """Length of an embedding, D."""
-        return int(self.backbone.num_features)  # type: ignore[arg-type]  # every timm model has it
+        dim = getattr(self.backbone, "head_hidden_size", None) or self.backbone.num_features  # as timm has it
+        return int(dim)  # type: ignore[arg-type]
 
     def embed(self, pictures: Sequence[Picture], *, normalize: bool = False, batch_size: int = 64) -> np.ndarray:
         """(n, D) float32 embeddings of pictures of any size and mode: paths, bytes, PIL images, uint8 arrays.
@@ -191,17 +192,17 @@ def _empty(card: Card) -> Encoder:
     return Encoder(backbone, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop, card=card)
 
 
-def load_encoder(name_or_path: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
+def load_encoder(model: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
     """The encoder of whatever `zoo.store.locate` finds, verified, in evaluation mode.
 
     Raises UnknownName, NoWeights, CorruptFile, Unreachable, AccessDenied.
     """
-    folder = locate(name_or_path)
-    if not (folder / CARD).is_file():  # fetched from a repository of timm's
+    folder = locate(model)
+    card = read_card(folder)
+    if card.foreign:
         from zoo.plain_timm import timm_encoder
 
-        return timm_encoder(folder).to(device)
-    card = read_card(folder)
+        return timm_encoder(folder, card).to(device)
     path = checked_weights(folder, card)
     try:
         tensors = {key: v.float() if v.is_floating_point() else v for key, v in load_file(path).items()}

@@ -60,11 +60,17 @@ def new_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(aside, ignore_errors=True)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, if they are not there. Raises ZooError."""
+    with _written(path):
+        path.mkdir(exist_ok=True)
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """While the block runs, other processes and threads that ask for the same folder wait. A kill unlocks it, too."""
+    make_folder(folder)
     with _written(folder):
-        folder.mkdir(exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -10,13 +10,14 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from zoo.card import REPO, Published, Weights
 from zoo.errors import AccessDenied, CorruptFile, NoWeights, UnknownName, Unreachable, ZooError
-from zoo.files import locked, new_folder, sha256, write_bytes, zoo_home
+from zoo.files import locked, make_folder, new_folder, sha256, write_bytes, zoo_home
 from zoo.release import CONFIG, FETCHED, fingerprint, unpack
 from zoo.store import WEIGHTS, fetched_folder
 
@@ -99,7 +100,8 @@ def fetch_address(text: str) -> Path:
     folder = fetched_folder(address.repo, info.sha)
     if not folder.is_dir():
         _fetch(address.repo, info.sha, _promises(info))
-    write_bytes(_ref(address), info.sha.encode())
+    with suppress(ZooError):  # a home that is read-only and full of models serves them all the same
+        write_bytes(_ref(address), info.sha.encode())
     return folder
 
 
@@ -195,6 +197,7 @@ def _fetch(repo: str, revision: str, promises: Iterable[Promise]) -> None:
         if target.is_dir():  # another process was faster
             return
         downloads = target.parent / f".download-{revision}"
+        make_folder(downloads)
         files = [_download(Address(repo, revision), promise, downloads) for promise in promises]
         with new_folder(target) as aside:
             unpack(downloads, aside, Published(repo=repo, revision=revision, files=tuple(files)))

@@ -24,7 +24,7 @@ def model_card(card: Card, repo: str, files: Sequence[Weights]) -> str:
         "Results": _results(card),
         "Training data": _data(card),
         "Recipe": _table(("number", "value"), _flat(card.recipe)),
-        "Training": _table(("what", "value"), _flat(card.training)),
+        "Training": _training(card),
         "For whom, and its limits": _limits(card),
         "Files": _table(("file", "bytes", "sha256"), [(f.file, f"{f.bytes:,}", f"`{f.sha256}`") for f in files]),
         "Licence": _licence(card),
@@ -173,6 +173,14 @@ def _data(card: Card) -> str:
         f"The train split of {card.dataset} ({where}), {row.classes} classes; labels were not used. "
         f"Licence of the images: {licence}."
     )
+
+
+def _training(card: Card) -> str:
+    table = _table(("what", "value"), _flat(card.training))
+    counted = (
+        "\n\nThe energy is an estimate: what the machine's processors and GPUs counted, other work on it included."
+    )
+    return table + (counted if card.training.get("energy_kwh") is not None else "")
 
 
 def _limits(card: Card) -> str:

@@ -19,9 +19,6 @@ class Name(NamedTuple):
     dataset: str
     variant: str = ""
 
-    def __str__(self) -> str:
-        return "-".join(part for part in self if part)
-
 
 def parse_name(text: str) -> Name:
     """Split a model name into its parts.

@@ -1,36 +1,23 @@
 """Any repository of timm's as an encoder: its network, its mean and std, its image size."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import timm
 
-from zoo.card import Weights
+from zoo.card import Card
 from zoo.encoder import Encoder
-from zoo.errors import CorruptFile, ZooError
-from zoo.release import PIN, fingerprint, read_config
+from zoo.errors import CorruptFile
+from zoo.release import CONFIG, fingerprint
+from zoo.store import checked_weights
 
-OURS = {"interpolation": "bicubic", "crop_mode": "center"}  # of `zoo.pixels`; another would be another embedding
 
-
-def timm_encoder(folder: Path) -> Encoder:
-    """The encoder in a fetched folder of plain timm, files verified, classifier dropped.
-
-    Raises CorruptFile; ZooError if the network was trained with a preprocessing that this package does not do.
-    """
-    for pin in json.loads((folder / PIN).read_bytes()):
-        if fingerprint(folder / pin["file"]) != Weights(**pin):
-            raise CorruptFile(f"{folder / pin['file']} is not as it was fetched. Delete {folder} and load again")
-    settings: dict[str, Any] = read_config(folder).get("pretrained_cfg", {})
-    channels, height, width = settings["input_size"]
-    wanted = {key: settings.get(key, value) for key, value in OURS.items()}
-    if wanted != OURS or channels != 3 or height != width:
-        raise ZooError(
-            f"{folder.parent.name} wants {wanted}, input {settings['input_size']}; zoo.load only does {OURS} on square "
-            "RGB images. Use timm.create_model with timm's own transform"
-        )
+def timm_encoder(folder: Path, card: Card) -> Encoder:
+    """The encoder in a fetched folder of plain timm, files verified, classifier dropped. Raises CorruptFile."""
+    checked_weights(folder, card)
+    if card.published is None or fingerprint(folder / CONFIG) not in card.published.files:
+        raise CorruptFile(f"{folder / CONFIG} is not as it was fetched. Delete {folder} and load again")
     network = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0)
-    return Encoder(
-        network, mean=settings["mean"], std=settings["std"], image_size=height, crop=settings["crop_pct"]
-    ).eval()
+    encoder = Encoder(network, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop)
+    encoder.card = replace(card, dim=encoder.dim, parameters=sum(p.numel() for p in network.parameters()))
+    return encoder.eval()

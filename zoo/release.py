@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.card import Card, Published, Weights, parse_card
-from zoo.errors import CorruptFile
+from zoo.errors import CorruptFile, ZooError
 from zoo.files import sha256, write_bytes
 from zoo.store import CARD, GOLDEN, HEAD, ONNX, WEIGHTS
 from zoo.timm_form import Tensors, from_timm, timm_config
@@ -18,7 +18,7 @@ from zoo.timm_form import Tensors, from_timm, timm_config
 CONFIG = "config.json"
 RECIPE = "recipe.json"
 RESULTS = "results.json"
-PIN = "files.json"  # beside a plain timm model, which has no card: the files as they were fetched
+TRANSFORM = {"interpolation": "bicubic", "crop_mode": "center"}  # of `zoo.pixels`; another is another embedding
 FETCHED = (CONFIG, RECIPE, RESULTS, WEIGHTS, HEAD, GOLDEN, ONNX)  # whatever else a repository holds stays there
 APART = {"recipe.json": ("recipe", "training"), "results.json": ("results",)}  # entries of the card with their own file
 
@@ -61,16 +61,50 @@ def read_release(folder: Path) -> tuple[Card, Tensors]:
         raise CorruptFile(f"{folder / WEIGHTS}: not safetensors ({error}). Fetch it again") from error
 
 
+def foreign_card(config: dict[str, Any], published: Published) -> Card:
+    """The card of a repository in timm's own form: its name is the repository's, its preprocessing pretrained_cfg's.
+
+    Raises ZooError for a preprocessing that this package does not do, CorruptFile.
+    """
+    repo, where = published.repo, f"https://huggingface.co/{published.repo}"
+    settings: dict[str, Any] = config.get("pretrained_cfg", {})
+    try:
+        channels, height, width = settings["input_size"]
+        wanted = {key: settings.get(key, value) for key, value in TRANSFORM.items()}
+        if wanted != TRANSFORM or channels != 3 or height != width:
+            raise ZooError(
+                f"{repo} wants {wanted}, input {settings['input_size']}; zoo.load only does {TRANSFORM} on square RGB "
+                "images. Use timm.create_model with timm's own transform"
+            )
+        return Card(
+            name=repo,
+            paper=f"See {where}",
+            image_size=height,
+            crop=settings["crop_pct"],
+            mean=tuple(settings["mean"]),
+            std=tuple(settings["std"]),
+            dim=config["num_features"],
+            expects=f"none here; see {where}",
+            training={"architecture": config["architecture"], "licence": settings.get("license", f"see {where}")},
+            published=published,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFile(f"{CONFIG} of {repo} is not timm's ({error!r}). Fetch another revision") from error
+
+
 def unpack(release: Path, target: Path, published: Published) -> None:
     """Fill the folder `target` with the model in the published folder `release`.
 
-    A repository of plain timm, without our card, keeps its form.
+    A repository of plain timm, without our card, keeps its form and gets one. Raises CorruptFile; ZooError if it wants
+    a preprocessing that this package does not do.
     """
-    if "zoo" not in read_config(release):
+    config = read_config(release)
+    if "zoo" not in config:
+        card = foreign_card(config, published)
         for name in (CONFIG, WEIGHTS):
             shutil.copyfile(release / name, target / name)
-        pins = [asdict(file) for file in published.files if file.file in (CONFIG, WEIGHTS)]
-        write_bytes(target / PIN, json.dumps(pins, indent=1).encode())
+        card = replace(card, weights=fingerprint(target / WEIGHTS))
+        write_bytes(target / CARD, card.to_json().encode())
         return
     from safetensors.numpy import save_file
 

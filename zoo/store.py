@@ -7,6 +7,7 @@ the package, `$ZOO_HOME/models/NAME` (kept), or `$ZOO_HOME/hub/ORG/NAME/REVISION
 import os
 import shutil
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from zoo.card import Card, Published, parse_card
@@ -17,34 +18,51 @@ from zoo.names import natural_order, parse_name
 CARD = "card.json"
 WEIGHTS = "model.safetensors"
 ONNX = "model.onnx"
+INT8 = "model.int8.onnx"
 HEAD = "head.safetensors"  # projector and predictor
 GOLDEN = "golden.safetensors"  # pictures and the embeddings they must have
 INSIDE = Path(__file__).parent / "weights"  # of the package
 ADDRESSES = ("hf://", "timm/")
 
 
+def names() -> list[str]:
+    """Every name of the catalogue, inside the package and among the kept models, in natural order; no card is read."""
+    folders = [path.parent for home in (INSIDE, zoo_home() / "models") for path in home.glob(f"*/{CARD}")]
+    found = {folder.name for folder in folders if not folder.name.startswith(".")}
+    return sorted(found | {file.name.removesuffix(".json") for file in _catalogue_files()}, key=natural_order)
+
+
+def _catalogue_files() -> list[Traversable]:
+    folder = resources.files("zoo").joinpath("catalog")
+    return [file for file in folder.iterdir() if file.name.endswith(".json")] if folder.is_dir() else []
+
+
 def catalogue() -> dict[str, Card]:
     """The cards that come with the package, by name in natural order."""
-    folder = resources.files("zoo").joinpath("catalog")
-    files = [file for file in folder.iterdir() if file.name.endswith(".json")] if folder.is_dir() else []
-    cards = [parse_card(file.read_text("utf-8"), where=file.name) for file in files]
+    cards = [parse_card(file.read_text("utf-8"), where=file.name) for file in _catalogue_files()]
     return {card.name: card for card in sorted(cards, key=lambda card: natural_order(card.name))}
 
 
-def kept() -> dict[str, Card]:
-    """The cards of the models in `$ZOO_HOME/models`, by name in natural order."""
-    paths = (zoo_home() / "models").glob(f"*/{CARD}")
-    names = sorted((path.parent.name for path in paths if not path.parent.name.startswith(".")), key=natural_order)
-    return {name: read_card(_kept_folder(name)) for name in names}
+def own_folder(name: str) -> Path | None:
+    """Where the weights of exactly this name lie: inside the package, or kept; else None."""
+    plain = os.sep not in name and not name.startswith(".")  # no name leads out of the two folders
+    folders = (INSIDE / name, zoo_home() / "models" / name) if plain else ()
+    return next((folder for folder in folders if (folder / CARD).is_file()), None)
 
 
-def _kept_folder(name: str) -> Path:
-    """Where the model `name` is kept. Raises CorruptFile if the card there is of another name."""
-    folder = zoo_home() / "models" / name
-    found = read_card(folder).name
-    if found != name:
-        raise CorruptFile(f"{folder} holds the card of {found}. Rename the folder to {found}, or delete it")
-    return folder
+def named_card(folder: Path) -> Card:
+    """The card in a folder that bears the model's name. Raises CorruptFile if the card there is of another name."""
+    card = read_card(folder)
+    if card.name != folder.name:
+        raise CorruptFile(f"{folder} holds the card of {card.name}. Rename the folder to {card.name}, or delete it")
+    return card
+
+
+def variants(name: str) -> list[str]:
+    """The variants of a name, `NAME-VARIANT`, whose weights come with the package or are published."""
+    inside = {path.parent.name for path in INSIDE.glob(f"{name}-*/{CARD}")}
+    published = {card.name for card in catalogue().values() if card.published and card.name.startswith(f"{name}-")}
+    return sorted(inside | published, key=natural_order)
 
 
 def fetched_folder(repo: str, revision: str) -> Path:
@@ -52,42 +70,59 @@ def fetched_folder(repo: str, revision: str) -> Path:
     return zoo_home() / "hub" / repo / revision
 
 
-def locate(name_or_path: str | Path) -> Path:
-    """The folder of a model. In this order: the path itself, if it is one; the weights inside the package; the kept
-    model of that name; the commit on the Hub that the catalogue pins, fetched if it is not here. `hf://ORG/NAME` and
-    `timm/NAME`, each also with `@REVISION`, are any other model on the Hub.
+def onnx_file(folder: Path) -> Path:
+    """Where the ONNX file of a model lies: beside the weights; of a model inside the package in `$ZOO_HOME/onnx`."""
+    return zoo_home() / "onnx" / folder.name / ONNX if folder.parent == INSIDE else folder / ONNX
 
-    Raises NoWeights for a name of the catalogue without weights, UnknownName for any other, and what `zoo.hub` raises.
+
+def locate(model: str | Path) -> Path:
+    """The folder of a model. In this order: the path itself, if it is one; the weights inside the package; the kept
+    model of that name; the commit on the Hub that the catalogue pins, fetched if it is not here; the one variant
+    NAME-VARIANT with weights inside the package or on the Hub. `hf://ORG/NAME` and `timm/NAME`, each also with
+    `@REVISION`, are any other model on the Hub.
+
+    Raises NoWeights for a name of the catalogue without weights or with several variants, UnknownName for any other,
+    and what `zoo.hub` raises.
     """
-    path, text = Path(name_or_path), str(name_or_path)
+    path, text = Path(model), str(model)
     if (path / CARD).is_file():
         return path
     if text.startswith(ADDRESSES):
         from zoo.hub import fetch_address
 
         return fetch_address(text)
-    if os.sep not in text and not text.startswith(".") and (INSIDE / text / CARD).is_file():
-        return INSIDE / text
-    if os.sep not in text and not text.startswith(".") and (zoo_home() / "models" / text / CARD).is_file():
-        return _kept_folder(text)
+    folder = own_folder(text)
+    if folder is not None:
+        named_card(folder)
+        return folder
     if os.sep in text or path.is_dir():
         what = "a folder without card.json" if path.is_dir() else "a file" if path.exists() else "not there"
         raise NoWeights(f"{text}: {what}; a model is a folder that training wrote, such as runs/simco-r20-digits")
     parse_name(text)  # a name outside the grammar is told so first
-    if text not in catalogue():
-        raise unknown("model", text, [*catalogue(), *kept()], "`zoo list` shows all; a run folder works too")
-    published = catalogue()[text].published
-    if published is not None:
-        folder = fetched_folder(published.repo, published.revision)
-        return folder if folder.is_dir() else _fetch(published)
+    card = catalogue().get(text)
+    if card is not None and card.published is not None:
+        folder = fetched_folder(card.published.repo, card.published.revision)
+        return folder if folder.is_dir() else _fetch(card.published)
+    others = variants(text)
+    if len(others) == 1:
+        return locate(others[0])
+    raise _no_weights(text, others, known=card is not None)
+
+
+def _no_weights(name: str, others: list[str], *, known: bool) -> ZooError:
+    """Why a name gives no folder, and what to do."""
+    if others:
+        return NoWeights(f"{name} has no weights of its own, but {len(others)} variants: load {' or '.join(others)}")
+    if not known:
+        return unknown("model", name, names(), "`zoo list` shows all; a run folder works too")
     here = (
-        f" A run of it lies here: use runs/{text}, or `zoo keep runs/{text}` first."
-        if Path("runs", text, CARD).is_file()
+        f" A run of it lies here: use runs/{name}, or `zoo keep runs/{name}` first."
+        if Path("runs", name, CARD).is_file()
         else ""
     )
-    raise NoWeights(
-        f"the weights of {text} are not published yet and not in {zoo_home()}.{here} "
-        f"Train them: accelerate launch train/pretrain.py {text}"
+    return NoWeights(
+        f"the weights of {name} are not published yet and not in {zoo_home()}.{here} "
+        f"Train them: accelerate launch train/pretrain.py {name}"
     )
 
 
@@ -141,7 +176,7 @@ def keep(folder: Path, *, force: bool = False) -> Path:
     if target.exists() and not force:
         raise ZooError(f"{target} exists already; --force replaces it")
     with new_folder(target) as aside:
-        for path in (weights, *(folder / name for name in (ONNX, HEAD, GOLDEN))):
+        for path in (weights, *(folder / name for name in (ONNX, INT8, HEAD, GOLDEN))):
             if path.is_file():
                 shutil.copy2(path, aside / path.name)
         write_bytes(aside / CARD, card.to_json().encode())

@@ -1,8 +1,10 @@
 """Golden embeddings: do torch, the ONNX file and a running server still give what was published?"""
 
 import io
+import os
 import urllib.request
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 from PIL import Image
@@ -12,8 +14,7 @@ from safetensors.numpy import load_file, save_file
 from zoo.encoder import Encoder, load_encoder
 from zoo.errors import CorruptFile, NoWeights, Unreachable, ZooError
 from zoo.files import new_file
-from zoo.pixels import preprocess
-from zoo.store import GOLDEN, ONNX, locate
+from zoo.store import GOLDEN, locate, onnx_file, read_card
 
 N = 8
 MAX_GAP = 1e-4  # largest difference over largest value; processors and versions of torch differ by about 1e-6
@@ -25,17 +26,26 @@ def golden_pictures(size: int) -> np.ndarray:
     return np.stack([np.asarray(Image.fromarray(c).resize((size, size), Image.Resampling.BICUBIC)) for c in coarse])
 
 
+def framed(pixels: np.ndarray, crop: float) -> np.ndarray:
+    """(n, H, H, 3): pictures whose central crop is `pixels` (n, S, S, 3), grey around them. Nothing is resampled if
+    H = S / crop is an integer as even as S.
+    """
+    side = pixels.shape[1]
+    around = round(side * (1 / crop - 1) / 2)
+    return np.pad(pixels, ((0, 0), (around, around), (around, around), (0, 0)), constant_values=128)
+
+
 def write_golden(encoder: Encoder, path: Path) -> np.ndarray:
     """Write pictures and their embeddings; return the embeddings (8, D)."""
     pixels = golden_pictures(encoder.image_size)
-    embeddings = encoder.embed(list(pixels))
+    embeddings = encoder.embed_pixels(pixels)
     with new_file(path) as aside:
         save_file({"pixels": pixels, "embeddings": embeddings}, aside)
     return embeddings
 
 
 def read_golden(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures (8, S, S, 3) uint8 and embeddings (8, D) float32. Raises NoWeights, CorruptFile."""
+    """Pixels (8, S, S, 3) uint8 as the network takes them, embeddings (8, D) float32. Raises NoWeights, CorruptFile."""
     path = folder / GOLDEN
     if not path.is_file():
         raise NoWeights(f"{path} is missing; published models have it; for a run, `zoo publish --dry-run` writes it")
@@ -46,23 +56,25 @@ def read_golden(folder: Path) -> tuple[np.ndarray, np.ndarray]:
         raise CorruptFile(f"{path}: no golden embeddings ({error!r}). Fetch the model again") from error
 
 
-def verify(name_or_path: str | Path, *, url: str | None = None) -> dict[str, float]:
-    """The largest relative gap to the golden embeddings of torch, of `model.onnx` if there is one, of a server at url.
+def verify(model: str | Path, *, url: str | None = None) -> dict[str, float]:
+    """The largest relative gap to the golden embeddings of torch, of the ONNX file if there is one, of a server at url.
 
     Raises CorruptFile if a gap is above 1e-4, NoWeights, UnknownName, Unreachable.
     """
-    folder = locate(name_or_path)
+    folder = locate(model)
     pixels, expected = read_golden(folder)
-    found = {"torch": load_encoder(folder).embed(list(pixels))}
-    if (folder / ONNX).is_file():
-        found["onnx"] = _by_onnx(folder / ONNX, pixels)
+    encoder = load_encoder(folder)
+    found = {"torch": encoder.embed_pixels(pixels)}
+    if onnx_file(folder).is_file():
+        found["onnx"] = _by_onnx(onnx_file(folder), pixels)
     if url is not None:
-        found[url] = np.stack([_by_server(url, picture) for picture in pixels])
+        name = read_card(folder).name
+        found[url] = np.stack([_by_server(url, name, picture) for picture in framed(pixels, encoder.crop)])
     gaps = {by: gap(embeddings, expected) for by, embeddings in found.items()}
     for by, value in gaps.items():
         if not value <= MAX_GAP:  # a NaN fails, too
             raise CorruptFile(
-                f"{name_or_path} by {by} is not what was published: the golden embeddings differ by {value:.1e} of "
+                f"{model} by {by} is not what was published: the golden embeddings differ by {value:.1e} of "
                 f"their largest value, allowed {MAX_GAP:.0e}. Is it another model? Fetch or export it again"
             )
     return gaps
@@ -75,7 +87,7 @@ def gap(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-def _by_onnx(path: Path, pictures: np.ndarray) -> np.ndarray:
+def _by_onnx(path: Path, pixels: np.ndarray) -> np.ndarray:
     try:
         import onnxruntime
     except ImportError as error:
@@ -84,21 +96,22 @@ def _by_onnx(path: Path, pictures: np.ndarray) -> np.ndarray:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a dozen unrelated classes for a file it cannot read
         raise CorruptFile(f"{path}: onnxruntime cannot read it ({error}). Export or fetch it again") from error
-    facts = session.get_modelmeta().custom_metadata_map
-    size, crop = int(facts["image_size"]), float(facts["crop"])
-    pixels = np.stack([preprocess(picture, image_size=size, crop=crop) for picture in pictures])
     (embeddings,) = session.run(None, {session.get_inputs()[0].name: pixels})
     return embeddings
 
 
-def _by_server(url: str, picture: np.ndarray) -> np.ndarray:
-    """(D,) of one picture, sent as PNG."""
+def _by_server(url: str, name: str, picture: np.ndarray) -> np.ndarray:
+    """(D,) of one picture, sent as PNG to the model `name` there; with the key in `$ZOO_API_KEY` if there is one."""
     png = io.BytesIO()
     Image.fromarray(picture).save(png, "PNG")
     headers = {"Content-Type": "image/png", "Accept": "application/x-npy"}
-    request = urllib.request.Request(f"{url.rstrip('/')}/v1/embed", png.getvalue(), headers)
+    if key := os.environ.get("ZOO_API_KEY", "").split(",")[0].strip():
+        headers["Authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(f"{url.rstrip('/')}/v1/embed?model={quote(name)}", png.getvalue(), headers)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return np.load(io.BytesIO(answer.read()), allow_pickle=False)[0]
     except (OSError, ValueError) as error:
-        raise Unreachable(f"{url} does not answer as a server of this zoo ({error}). Start it: see README") from error
+        raise Unreachable(
+            f"{url} does not answer as a server of {name} ({error}). Start it: zoo serve {name}; ZOO_API_KEY is its key"
+        ) from error

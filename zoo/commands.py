@@ -1,0 +1,182 @@
+"""The commands of `zoo`, for tyro, which makes their flags and help texts of signatures and docstrings."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+
+import zoo
+from zoo.embedding import unit_rows
+from zoo.errors import BadData, BadImage, ZooError, needs
+from zoo.files import sha256
+from zoo.listing import info, list_models
+from zoo.store import keep
+
+IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+
+
+def embed(
+    model: str,
+    folder: Path,
+    /,
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("embeddings.parquet"),
+    normalize: bool = False,
+    batch_size: int = 64,
+) -> None:
+    """Embed every image below a folder: one Parquet row an image, `path` and `embedding`.
+
+    Args:
+        model: A name of the zoo, or a run folder.
+        folder: Searched through all its folders; one image file works too.
+        output: Parquet file to write.
+        normalize: Scale every embedding to unit L2 norm.
+        batch_size: Images at a time.
+    """
+    with needs("core"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+    from zoo.files import new_file
+
+    if batch_size < 1:
+        raise BadData(f"--batch-size {batch_size}; at least 1 image at a time")
+    paths = _images_below(folder)
+    encoder = zoo.load(model)
+    bad: list[str] = []
+    done = 0
+    schema = pa.schema([("path", pa.string()), ("embedding", pa.list_(pa.float32(), encoder.dim))])
+    with new_file(output) as aside, pq.ParquetWriter(aside, schema) as writer:
+        for start in range(0, len(paths), batch_size):
+            names, rows = [], []
+            for path in paths[start : start + batch_size]:
+                try:
+                    name = str(path).encode().decode()  # raises for a file name that is no text
+                    rows.append(encoder.pixels(path))
+                    names.append(name)
+                except (BadImage, OSError, UnicodeEncodeError) as error:
+                    bad.append(str(error))
+            if rows:
+                vectors = encoder.embed_pixels(np.stack(rows))
+                vectors = unit_rows(vectors) if normalize else vectors
+                done += len(vectors)
+                columns = [pa.array(names), pa.FixedSizeListArray.from_arrays(vectors.ravel(), encoder.dim)]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+        for reason in bad:
+            print(f"left out: {reason}", file=sys.stderr)
+        if not done:
+            raise BadData(f"none of {len(paths)} images could be embedded; {output} is untouched")
+    print(f"{output}: {done} embeddings of {encoder.dim} numbers, {len(bad)} images left out")
+
+
+def _images_below(folder: Path) -> list[Path]:
+    if not folder.exists():
+        raise FileNotFoundError(f"{folder}: no such file or folder")
+    files = sorted(folder.rglob("*")) if folder.is_dir() else [folder]
+    paths = [path for path in files if path.suffix.lower() in IMAGES and path.is_file()]
+    if not paths:
+        raise BadData(f"{folder}: no image file ({', '.join(sorted(IMAGES))})")
+    return paths
+
+
+def keep_run(run: Path, /, force: bool = False, inside: bool = False) -> None:
+    """Copy a trained run into the local store, so that `zoo.load` finds it by its name.
+
+    Args:
+        run: The run folder.
+        force: Replace a kept model of the same name.
+        inside: Put it into the package itself, zoo/weights/NAME, at half its size: the matrices in float16.
+    """
+    if not inside:
+        print(keep(run, force=force))
+        return
+    from zoo.inside import keep_inside
+
+    folder, gap = keep_inside(run, force=force)
+    print(f"{folder}: embeddings differ from the run's by {gap:.1e} of the largest value")
+
+
+def publish_run(run: Path, /, repo: str, private: bool = False, dry_run: bool = False) -> None:
+    """Upload a run to the Hugging Face Hub, tagged; prints its entry for the catalogue, a file of zoo/catalog.
+
+    Args:
+        run: The run folder.
+        repo: ORG/NAME.
+        private: Make a new repository private.
+        dry_run: Write and check everything in RUN/hub, but upload nothing.
+    """
+    from zoo.publish import build_release, publish
+
+    if dry_run:
+        folder = build_release(run, repo)
+        for path in sorted(folder.iterdir()):
+            print(f"{path.stat().st_size:12,}  {sha256(path)}  {path.name}")
+        print(f"{folder}: checked, not uploaded. Without --dry-run it goes to {repo}")
+        return
+    card, commit = publish(run, repo=repo, private=private)
+    print(f"{repo} {commit.tag}: {commit.revision}", file=sys.stderr)
+    print(card.to_json(), end="")
+
+
+def verify_model(model: str, /, url: str | None = None) -> None:
+    """Compare embeddings with the golden ones that were published with the model: torch, ONNX, a running server.
+
+    Args:
+        model: A name of the zoo, a run folder, or hf://ORG/NAME.
+        url: Of a server of this model, such as http://localhost:3000.
+    """
+    from zoo.verify import verify
+
+    for by, gap in verify(model, url=url).items():
+        print(f"{by}: equal but for {gap:.1e} of the largest value")
+
+
+def convert_checkpoint(
+    source: str,
+    /,
+    name: Annotated[str | None, tyro.conf.arg(name="as")] = None,
+    to: Literal["torchvision", "detectron2"] | None = None,
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+) -> None:
+    """Turn an official checkpoint (MoCo, MoCo v3, SimCLR ports, solo-learn, Dual-temperature) into a run folder (--as),
+    or a ResNet of this zoo into a file for torchvision or Detectron2 (--to).
+
+    Args:
+        source: With --as the .pth, .pth.tar or .ckpt, of which only tensors are read; with --to a name or a run folder.
+        name: The model it is: mocov2-r50-in1k.
+        to: Whose keys the file shall have.
+        out: The folder to write, by default runs/NAME; with --to the file.
+    """
+    if (name is None) == (to is None):
+        raise ZooError("in: zoo convert FILE --as NAME; out: zoo convert MODEL --to torchvision -o FILE")
+    if name is not None:
+        from zoo.convert import convert
+
+        print(convert(Path(source), name=name, out=out))
+        return
+    if to is None or out is None:
+        raise ZooError(f"where to? zoo convert {source} --to {to} -o FILE")
+    from zoo.foreign_keys import export
+
+    encoder = zoo.load(source)
+    export(encoder, out, to=to)
+    mean, std = encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
+    print(f"{out}: normalise RGB in [0, 1] by mean {mean}, std {std}")
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "list": list_models,
+    "info": info,
+    "embed": embed,
+    "keep": keep_run,
+    "verify": verify_model,
+    "publish": publish_run,
+    "convert": convert_checkpoint,
+}
+
+
+def run(about: str) -> None:
+    """The command that `sys.argv` asks for. about: the first lines of `zoo --help`."""
+    tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="zoo", description=about)
