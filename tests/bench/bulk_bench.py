@@ -14,7 +14,7 @@ from serve.bulk import BATCH
 from serve.session import Session
 from zoo.store import ONNX
 
-SHARD = 8 * BATCH  # images between two readings of the clock
+SHARD = 16 * BATCH  # images between two readings of the clock
 
 
 def bulk_ratios(run: Path, contents: list[bytes], *, rounds: int) -> dict[str, list[float]]:

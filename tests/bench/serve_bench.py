@@ -63,7 +63,7 @@ class Server(NamedTuple):
 def bench(
     *,
     rounds: int = 5,
-    requests: int = 64,
+    requests: int = 200,
     data: Path = SHARED,
     out: Path = Path("runs/bench"),
     soak: int = 0,
