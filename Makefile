@@ -1,5 +1,5 @@
 # make demo: the whole product on an embedded data set.  make test: all tests.  make lint: style and types.
-# make bench: what a step costs beside the network's own work.
+# make bench: what a training step and an answer of the server cost beside the network's own work.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,6 +19,7 @@ lint: $(VENV)/dev.installed
 
 bench: $(VENV)/dev.installed
 	PYTHONPATH=. $(BIN)/python tests/bench/step.py
+	PYTHONPATH=. $(BIN)/python tests/bench/serve_bench.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -53,7 +53,8 @@ def export(
         model: a name of the zoo, or a run folder.
         out: the file to write; by default model.onnx beside the weights, for those inside the package in $ZOO_HOME.
         quantize: write an int8 version beside it, too (model.int8.onnx), and print what it loses.
-        data: where the model's data set lies, for --quantize to calibrate and compare on; by default the Hub's copy.
+        data: where the model's data set lies: its images are compared on, and --quantize calibrates on them. By default
+            smooth random images are compared on, and --quantize takes the Hub's copy.
         force: write the int8 version even if it loses more than 1 point of k-NN accuracy.
     """
     path = out or onnx_file(locate(model))
@@ -61,7 +62,7 @@ def export(
     graph = _graph(encoder)
     with new_file(path) as aside:
         onnx.save(graph, aside)
-        parity = check(aside, encoder)
+        parity = check(aside, encoder, data)
     print(f"{path}: {path.stat().st_size:,} bytes; largest relative gap to torch {parity.gap:.1e}, ", end="")
     print(f"1 - cosine {parity.angle:.1e} over batches {BATCHES}")
     if quantize:
@@ -72,10 +73,10 @@ def export(
     return path
 
 
-def check(path: Path, encoder: Encoder) -> Parity:
+def check(path: Path, encoder: Encoder, data: Path | None = None) -> Parity:
     """Embed the same pictures with the ONNX file and with torch. Raises ZooError if they differ by too much."""
     session = Session(path)
-    pictures = _pictures(encoder, sum(BATCHES))
+    pictures = _pictures(encoder, sum(BATCHES), data)
     parity = Parity(0.0, 0.0)
     for batch in np.split(pictures, np.cumsum(BATCHES)[:-1]):
         found = parity_of(session.embed_pixels(batch), encoder.embed_pixels(batch))
@@ -159,15 +160,16 @@ def _metadata(encoder: Encoder, card: Card) -> dict[str, str]:
         "exporter": {name: version(name) for name in ("torch", "onnx", "onnxscript")},
     }
     words = {"format": FORMAT, "name": card.name, "weights_sha256": card.weights.sha256, "interpolation": "bicubic"}
+    words |= {"revision": card.published.revision} if card.published else {}
     return words | {key: json.dumps(value) for key, value in numbers.items()}
 
 
-def _pictures(encoder: Encoder, n: int) -> np.ndarray:
-    """(n, S, S, 3) uint8: images of the model's data set if it comes with a library, else smooth random ones."""
+def _pictures(encoder: Encoder, n: int, data: Path | None) -> np.ndarray:
+    """(n, S, S, 3) uint8: images of the model's data set if it is at hand, else smooth random ones."""
     assert encoder.card is not None
     size = encoder.image_size
-    if not encoder.card.foreign and dataset_row(encoder.card.dataset).hub == DIGITS:
-        return open_split(encoder.card.dataset, "test").pixels[:n]
+    if not encoder.card.foreign and (data is not None or dataset_row(encoder.card.dataset).hub == DIGITS):
+        return open_split(encoder.card.dataset, "test", data=data).sample(n).pixels
     coarse = np.random.default_rng(0).integers(0, 256, (n, 5, 5, 3), np.uint8)
     return np.stack(
         [np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC)) for image in coarse]

@@ -1,4 +1,4 @@
-"""The outermost door: known paths, the key, body limits, the deadline, request ids, logs, the one shape of errors."""
+"""The outermost door: paths, methods, keys, limits, the deadline, request ids, logs, the one shape of errors."""
 
 import asyncio
 import hmac
@@ -6,6 +6,9 @@ import json
 import os
 import re
 import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from time import perf_counter
 from typing import final
 
@@ -13,24 +16,24 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve import metrics
-from serve.limits import MAX_BODY, MAX_BUFFERED, TIMEOUT
+from serve.limits import MAX_BODY, MAX_BUFFERED, MAX_REQUESTS, TIMEOUT
 from serve.log import logger
 from serve.refusal import Refused, error_of
 
 NATIVE = "/embed"  # BentoML's own endpoint; it would read a form's text parts as URLs to download
 HEALTH = {"/livez", "/readyz", "/healthz"}
 OPEN = HEALTH | {"/", "/page.js", "/page.css", "/docs", "/openapi.json"}  # the same on every server: no key needed
-KEYED = {"/metrics", "/schema.json", NATIVE} | {
-    f"/v1/{name}" for name in ("embed", "embeddings", "similarity", "search", "models", "indexes")
-}
+MODEL = "/v1/models/{name}"
+METHODS = dict.fromkeys(OPEN | {"/metrics", "/schema.json", "/v1/models", MODEL, "/v1/indexes"}, "GET, HEAD")
+METHODS |= dict.fromkeys([NATIVE, "/v1/embed", "/v1/embeddings", "/v1/similarity", "/v1/search"], "POST")
 PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:"
 
 
 def route_of(path: str) -> str:
     """The path as metrics and logs call it: one of a bounded set, `other` for all that this server does not have."""
-    if path in OPEN or path in KEYED:
+    if path in METHODS:
         return path
-    return "/v1/models/{name}" if path.startswith("/v1/models/") else "other"
+    return MODEL if path.startswith("/v1/models/") else "other"
 
 
 @final
@@ -48,6 +51,7 @@ class Guard:
         self._keys = [key.strip().encode() for key in keys.split(",") if key.strip()]
         self._timeout = timeout
         self._buffered = 0  # bytes of all bodies held
+        self._asking: Counter[bytes] = Counter()  # requests now being answered, of each key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -57,7 +61,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         start, route = perf_counter(), route_of(scope["path"])
-        reply = _Reply(send, Headers(scope=scope).get("x-request-id", ""))
+        reply = _Reply(send, Headers(scope=scope).get("x-request-id", ""), route)
         await self._answer(scope, receive, reply, route)
         seconds = perf_counter() - start
         metrics.requests.labels(route, reply.status).inc()
@@ -71,8 +75,9 @@ class Guard:
         try:
             async with asyncio.timeout(self._timeout):
                 self._check_door(scope, route)
-                await self._read(receive, body)
-                await self._app(scope, _replay(bytes(body), receive), reply)
+                with nullcontext() if route in OPEN else self._turn(scope):
+                    await self._read(receive, body)
+                    await self._app(scope, _replay(bytes(body), receive), reply)
         except Refused as refusal:
             await reply.refuse(refusal)
         except TimeoutError:
@@ -88,8 +93,10 @@ class Guard:
         headers = Headers(scope=scope)
         if route == "other":
             raise Refused(404, f"no {scope['path'][:100]!r} here; /docs shows what there is")
-        if self._keys and route not in OPEN and not self._has_key(headers.get("authorization", "")):
+        if self._keys and route not in OPEN and not self._key(headers):
             raise Refused(401, "send the header `Authorization: Bearer KEY` with a key of this server")
+        if scope["method"] not in METHODS[route].split(", "):
+            raise Refused(405, f"{scope['method'][:20]} is not for {route}, which takes {METHODS[route]}")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 12 or int(length) > MAX_BODY:
             raise _too_long()
@@ -97,11 +104,24 @@ class Guard:
         if route == NATIVE and scope["method"] == "POST" and kind != "application/json":
             raise Refused(415, f"content type {kind!r}; {NATIVE} reads application/json, /v1/embed images and forms")
 
-    def _has_key(self, authorization: str) -> bool:
-        scheme, _, key = authorization.partition(" ")
+    def _key(self, headers: Headers) -> bytes:
+        """The key of this server that a request shows; empty if it shows none."""
+        scheme, _, key = headers.get("authorization", "").partition(" ")
         given = key.strip().encode()
-        same = [hmac.compare_digest(given, each) for each in self._keys]  # all of them, in constant time
-        return scheme.lower() == "bearer" and any(same)
+        same = [each for each in self._keys if hmac.compare_digest(given, each)]  # all of them, in constant time
+        return same[0] if same and scheme.lower() == "bearer" else b""
+
+    @contextmanager
+    def _turn(self, scope: Scope) -> Iterator[None]:
+        """The time in which a request counts for its key. Raises Refused (429) when the key has its share already."""
+        key = self._key(Headers(scope=scope))
+        if self._asking[key] >= MAX_REQUESTS:
+            raise Refused(429, f"{MAX_REQUESTS} requests of this key are being answered. Try again in a second")
+        self._asking[key] += 1
+        try:
+            yield
+        finally:
+            self._asking[key] -= 1
 
     async def _read(self, receive: Receive, body: bytearray) -> None:
         """Append the request's body to `body`. Raises Refused when it, or all bodies together, grow too large."""
@@ -124,10 +144,11 @@ class Guard:
 class _Reply:
     """`send` of one request: adds the request id, and brings every error body into the one shape."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, route: str) -> None:
         self.request_id = request_id if re.fullmatch(r"[\w.-]{1,64}", request_id, re.ASCII) else uuid.uuid4().hex
         self.status = 0  # of the answer, 0 before there is one
         self._send = send
+        self._route = route
         self._code: str | None = None
         self._held = 0  # the status of an error whose body is still being collected
         self._body = b""
@@ -162,8 +183,9 @@ class _Reply:
         self._code = error["code"]
         content = json.dumps({"error": error | {"request_id": self.request_id}}).encode()
         headers = {"content-type": "application/json", "content-length": str(len(content))}
-        headers |= {"x-request-id": self.request_id} | ({"retry-after": "1"} if status == 503 else {})
+        headers |= {"x-request-id": self.request_id} | ({"retry-after": "1"} if status in (429, 503) else {})
         headers |= {"www-authenticate": "Bearer"} if status == 401 else {}
+        headers |= {"allow": METHODS[self._route]} if status == 405 else {}
         headers |= {"connection": "close"} if status in (413, 504) else {}  # more of the body may be on its way
         raw = [(key.encode(), value.encode()) for key, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})

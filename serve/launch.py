@@ -5,6 +5,7 @@ It listens on this machine alone, sends nothing to anybody, and gives each worke
 
 import ipaddress
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import tyro
 from zoo.errors import ZooError
 
 LOOPBACK = "127.0.0.1"
+FILES = 10_240  # open files of a worker, most of them connections; the most that macOS gives
 
 
 def launch(
@@ -34,19 +36,10 @@ def launch(
     """
     check(models, host=host, workers=workers, keys=os.environ.get("ZOO_API_KEY", ""))
     os.environ.update(environment(models, index, workers=workers))
-    command = [
-        sys.executable,
-        "-m",
-        "bentoml",
-        "serve",
-        "serve.service:Embeddings",
-        "--host",
-        host,
-        "--port",
-        str(port),
-    ]
+    open_more_files()
+    command = [sys.executable, "-m", "bentoml", "serve", "serve.service:Embeddings"]
     sys.stdout.flush()
-    os.execv(sys.executable, command)
+    os.execv(sys.executable, [*command, "--host", host, "--port", str(port)])
 
 
 def check(models: tuple[str, ...], *, host: str, workers: int, keys: str) -> None:
@@ -81,6 +74,14 @@ def environment(models: tuple[str, ...], index: tuple[str, ...], *, workers: int
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
+
+
+def open_more_files() -> None:
+    """Raise this process's, and its workers', limit of open files to FILES, or as far as the system lets them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ MAX_BUFFERED = 8 * MAX_BODY  # bytes of all request bodies in one worker's memor
 MAX_IMAGE = 10 * 2**20  # bytes of one encoded image
 MAX_IMAGES = 32  # images of one request
 MAX_QUEUE = 512  # images that one worker has accepted and not yet answered
+MAX_REQUESTS = 384  # requests of one key that a worker answers at a time: they leave room in the queue for others
 MAX_BATCH = 8  # images of one run; per-image time is flat beyond it on CPUs
 MAX_NEIGHBOURS = 100  # answers to one image of a search
 DECODERS = 2  # threads that decode, each with at most one picture of zoo.pixels.MAX_PIXELS in memory

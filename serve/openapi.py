@@ -101,7 +101,7 @@ def _json(summary: str, request: str, answer: str) -> dict[str, Any]:
 def _operation(summary: str, answer: str, *errors: int) -> dict[str, Any]:
     """An operation with its answer, its own errors, and those that every path can have."""
     responses: dict[str, Any] = {"200": _response("Answered", answer)}
-    for status in sorted({*errors, 401, 500, 503, 504}):
+    for status in sorted({*errors, 401, 429, 500, 503, 504}):
         responses[str(status)] = _response(CODES.get(status, "internal"), "Error")
     return {"summary": summary, "responses": responses}
 

@@ -38,7 +38,7 @@ def refused(response: Any, status: int, code: str, *, index: int | None = None, 
     assert says in error["message"]
     assert "Traceback" not in error["message"]
     assert error["request_id"] == response.headers["x-request-id"]
-    assert (response.headers.get("retry-after") == "1") == (status == 503)
+    assert (response.headers.get("retry-after") == "1") == (status in (429, 503))
     return error
 
 

@@ -15,7 +15,7 @@ from serve_http import JSON, PNG, TOLERANCE, files, refused, text
 from serve_model import NAME, OTHER, gap, png
 from starlette.testclient import TestClient
 
-from serve.guard import KEYED, Guard
+from serve.guard import METHODS, MODEL, OPEN, Guard
 from zoo.embedding import unit_rows
 from zoo.encoder import Encoder
 
@@ -194,7 +194,7 @@ def guarded(exported: Path) -> TestClient:
 )
 def test_without_a_key_every_keyed_path_is_a_401(guarded: TestClient, header: str | None) -> None:
     headers = {} if header is None else {"authorization": header}
-    for path in (*KEYED, "/v1/models/x"):
+    for path in (METHODS.keys() - OPEN - {MODEL}) | {"/v1/models/x"}:
         response = guarded.post(path, headers=headers)
         assert response.headers["www-authenticate"] == "Bearer"
         refused(response, 401, "unauthorized", says="Authorization: Bearer KEY")
@@ -209,8 +209,9 @@ def test_any_of_the_keys_opens_and_health_needs_none(guarded: TestClient) -> Non
 
 def test_our_document_covers_every_route_and_its_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
     spec = client.get("/openapi.json").json()
-    documented = {path.split("/{")[0] for path in spec["paths"]}
-    assert documented == {path for path in KEYED if path not in ("/metrics", "/schema.json")}
+    assert spec["paths"].keys() == METHODS.keys() - OPEN - {"/metrics", "/schema.json"}
+    for path, operations in spec["paths"].items():
+        assert {"get": "GET, HEAD", "post": "POST"}[min(operations)] == METHODS[path]
     page = client.get("/docs")
     assert page.headers["content-security-policy"].startswith("default-src 'none';")
     for path in spec["paths"]:
@@ -221,6 +222,18 @@ def test_our_document_covers_every_route_and_its_page_loads_nothing_from_elsewhe
         assert "https://" not in source
     for path in ("/docs.json", "/static_content/swagger-ui.css", "/assets/x"):  # BentoML's pages call others
         refused(client.get(path), 404, "not_found")
+
+
+@pytest.mark.parametrize("route", METHODS)
+def test_every_path_takes_its_methods_and_names_them_when_asked_with_another(client: TestClient, route: str) -> None:
+    path = route.format(name=NAME)
+    for method in METHODS[route].split(", "):
+        assert client.request(method, path).status_code == (200 if method != "POST" else 415)
+    for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        if method not in METHODS[route]:
+            response = client.request(method, path)
+            assert response.headers["allow"] == METHODS[route]
+            refused(response, 405, "method_not_allowed", says=f"{method} is not for {route}, which takes")
 
 
 def test_the_document_is_valid_openapi(client: TestClient) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,13 @@ import pytest
 import torch
 from serve_model import NAME, card_of, gap, make_run, noise
 
-from serve.export import check, export, main, parity_of
-from zoo.encoder import Encoder, load_encoder, save_encoder
+from serve.export import _metadata, _pictures, check, export, main, parity_of
+from serve.session import Session
+from zoo.card import Published
+from zoo.embedding import unit_rows
+from zoo.encoder import Encoder, load_encoder, new_encoder, save_encoder
 from zoo.errors import ZooError
+from zoo.split import open_split
 from zoo.store import read_card
 
 pytest_plugins = ["serve_fixtures"]
@@ -59,6 +64,41 @@ def test_the_metadata_say_what_the_file_is_and_nothing_of_this_machine(exported:
     content = path.read_bytes()
     for secret in (str(Path(__file__).parents[1]), "site-packages", ".py", "stack_trace"):
         assert secret.encode() not in content
+
+
+def test_a_published_model_carries_its_revision(torch_encoder: Encoder) -> None:
+    assert torch_encoder.card is not None
+    assert "revision" not in _metadata(torch_encoder, torch_encoder.card)
+    card = replace(torch_encoder.card, published=Published(repo="someone/model", revision="a" * 40, files=()))
+    assert _metadata(torch_encoder, card)["revision"] == "a" * 40
+
+
+@pytest.mark.slow
+def test_a_vision_transformer_equals_torch_and_loses_nothing_in_int8(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run(tmp_path / "mocov3-vitt4-digits", seed=0, name="mocov3-vitt4-digits")
+    export(str(folder), quantize=True)  # refused if it lost more than a point
+    encoder, pixels = load_encoder(folder), np.stack([noise(8, 8, 3, seed=seed) for seed in range(9)])
+    expected = encoder.embed(list(pixels))
+    assert gap(Session(folder / "model.onnx").embed_pixels(pixels), expected) < 1e-5
+    int8 = Session(folder / "model.int8.onnx").embed_pixels(pixels)
+    assert 1e-5 < gap(int8, expected) < 0.2
+    cosines = (unit_rows(int8) * unit_rows(expected)).sum(1)
+    assert cosines.min() > 0.99
+    operators = {node.op_type for node in onnx.load(folder / "model.int8.onnx").graph.node}
+    assert "MatMulInteger" in operators
+    assert re.search(r"cosine 0\.99\d+, same nearest image [89]\d\.\d %.*loss -?0\.\d+ points", capsys.readouterr().out)
+
+
+@pytest.mark.realdata
+def test_with_data_at_hand_its_images_are_compared(realdata: Path) -> None:
+    encoder = new_encoder("mocov2-r20-signdigits")
+    encoder.card = card_of(encoder, "mocov2-r20-signdigits")
+    pictures = _pictures(encoder, 3, realdata / "signdigits")
+    test = open_split("signdigits", "test", data=realdata / "signdigits").pixels
+    assert pictures.shape == (3, 64, 64, 3)
+    assert all((test == picture).all(axis=(1, 2, 3)).any() for picture in pictures)
 
 
 def test_one_file_is_written_and_nothing_beside_it(exported: Path) -> None:

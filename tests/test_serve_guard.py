@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from serve.guard import Guard
-from serve.limits import MAX_BUFFERED
+from serve.limits import MAX_BUFFERED, MAX_REQUESTS
 from serve.refusal import error_of
 
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/embed", "headers": [(b"content-type", b"image/png")]}
@@ -22,14 +22,15 @@ async def count_bytes(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": str(len(body)).encode()})
 
 
-async def request(guard: Guard, messages: AsyncIterator[Message]) -> tuple[int, bytes]:
+async def request(guard: Guard, messages: AsyncIterator[Message], key: bytes = b"") -> tuple[int, bytes]:
     """Status and body of one request whose parts arrive as `messages`."""
     sent: list[Message] = []
+    scope = SCOPE | {"headers": [*SCOPE["headers"], (b"authorization", b"Bearer " + key)]}  # type: ignore[misc]
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await guard(SCOPE, lambda: anext(messages), send)  # type: ignore[arg-type, return-value]
+    await guard(scope, lambda: anext(messages), send)  # type: ignore[arg-type, return-value]
     start, body = sent
     return start["status"], body["body"]
 
@@ -67,6 +68,32 @@ def test_all_bodies_together_are_bounded_and_forgotten_when_answered() -> None:
     held, after = asyncio.run(scenario())
     assert held == [(200, str(size).encode())] * fitting
     assert after == (200, str(size).encode())
+
+
+@pytest.mark.parametrize(("keys", "key", "other", "others"), [("a,b", b"a", b"b", 200), ("", b"", b"", 429)])
+def test_one_key_has_its_share_of_requests_and_leaves_room_for_others(
+    keys: str, key: bytes, other: bytes, others: int
+) -> None:
+    async def scenario() -> None:
+        guard, rest = Guard(count_bytes, keys=keys), asyncio.Event()
+
+        async def slow() -> AsyncIterator[Message]:
+            await rest.wait()
+            yield {"type": "http.request", "body": b"123"}
+
+        async def quick() -> AsyncIterator[Message]:
+            yield {"type": "http.request", "body": b"1"}
+
+        held = [asyncio.create_task(request(guard, slow(), key)) for _ in range(MAX_REQUESTS)]
+        await asyncio.sleep(0)
+        status, body = await request(guard, quick(), key)
+        assert (status, json.loads(body)["error"]["code"]) == (429, "too_many_requests")
+        assert (await request(guard, quick(), other))[0] == others
+        rest.set()
+        assert await asyncio.gather(*held) == [(200, b"3")] * MAX_REQUESTS
+        assert await request(guard, quick(), key) == (200, b"1")
+
+    asyncio.run(scenario())
 
 
 def test_a_client_that_goes_away_ends_its_request() -> None:

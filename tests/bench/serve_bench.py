@@ -1,13 +1,15 @@
-"""What serving costs, as ratios of one run: `python tests/bench/serve_bench.py RUN --images FOLDER`.
+"""What serving costs, as ratios of one run: `python tests/bench/serve_bench.py`.
 
-The server is a process of its own. Costs are CPU seconds of the server's processes, which a busy machine disturbs less
-than the clock; the parts of a round alternate, and the median of all rounds is shown with its range. torch eager behind
-Starlette answers the same requests from the same client. With --soak N the server's memory after N / 10 and after N
-requests is compared instead.
+r18 at 32 and at 224 px with random weights, on real JPEG files. The server has the first core, its clients the last.
+Costs are CPU seconds of the server's processes, which a busy machine disturbs less than the clock. The contenders of a
+round follow one another, and the median of the rounds' ratios is the figure, with the least and the most.
+
+--soak N measures another thing alone: the server's memory after N / 10 and after N requests.
 """
 
 import asyncio
 import io
+import json
 import os
 import signal
 import socket
@@ -15,146 +17,171 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
 import psutil
 import tyro
+from bulk_bench import bulk_ratios
 
+from serve.export import export
 from serve.session import Session
-from zoo.pixels import preprocess
-from zoo.provenance import hardware
+from zoo.card import Card
+from zoo.encoder import new_encoder, save_encoder
+from zoo.provenance import hardware, today, versions
 from zoo.store import ONNX
 
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+CASES = {"simco-r18-cifar100": "rsscn7_64", "simco-r18-in100": "bccd/JPEGImages"}  # 32 px, 224 px; their pictures
 NPY = {"accept": "application/x-npy", "content-type": "image/jpeg"}
+CROWD = 16  # clients of the latency goal
 CONCURRENCY = (1, 16, 64, 256)
-EAGER = """
-import io, os, sys
-import numpy as np, torch, uvicorn
-from starlette.applications import Starlette
-from starlette.responses import Response
-from starlette.routing import Route
-import zoo
-torch.set_num_threads(1)
-encoder = zoo.load(sys.argv[1])
-def embed(body):
-    out = io.BytesIO()
-    np.save(out, encoder.embed([body]))
-    return out.getvalue()
-async def answer(request):
-    body = await request.body()
-    from starlette.concurrency import run_in_threadpool
-    return Response(await run_in_threadpool(embed, body), media_type="application/x-npy")
-async def ready(request):
-    return Response()
-app = Starlette(routes=[Route("/v1/embed", answer, methods=["POST"]), Route("/readyz", ready)])
-uvicorn.run(app, port=int(sys.argv[2]), log_level="error")
-"""
+GOALS = {
+    "CPU an image, raw and npy / bare": "<= 1.25",
+    "CPU an image, form and JSON / bare": "<= 1.6",
+    "images per second, ours / torch eager": ">= 1.5",
+    "p99 of 16 clients / the queue's time": "<= 1.5",
+    "failed requests": "0",
+    "bulk images per second / bare loop": ">= 0.9",
+    "memory after all / after a tenth": "<= 1.05",
+}
+Found = dict[str, list[float]]  # ratio -> its value in every round
+Ask = Callable[[httpx.AsyncClient, bytes], Coroutine[Any, Any, httpx.Response]]
+
+
+class Server(NamedTuple):
+    """A server in processes of its own."""
+
+    url: str
+    process: psutil.Process
 
 
 def bench(
-    run: tyro.conf.Positional[Path],
     *,
-    images: Annotated[Path, tyro.conf.arg(help="folder of real JPEG, PNG or WebP files")],
-    requests: int = 64,
     rounds: int = 5,
+    requests: int = 200,
+    data: Path = SHARED,
+    out: Path = Path("runs/bench"),
     soak: int = 0,
 ) -> None:
-    """Print the ratios.
+    """Print the ratios and keep them in serve.json (soak.json), as soon as each is measured.
 
     Args:
-        run: an exported run folder.
-        images: folder of real image files.
-        requests: of each part of a round.
-        rounds: of which the median is shown.
-        soak: compare the server's memory after a tenth of so many requests and after all, and nothing else.
+        rounds: of which the median is the figure.
+        requests: of each contender in a round; five times as many for the latency.
+        data: folder with rsscn7_64 and bccd, whose JPEG files are sent.
+        out: folder of the models and results.
+        soak: so many requests to one server, and nothing else.
     """
-    contents = [path.read_bytes() for path in sorted(images.rglob("*")) if path.suffix in {".jpg", ".jpeg", ".png"}][
-        :64
-    ]
-    session = Session(run / ONNX)
-    print(f"{session.name}, {session.image_size} px, {len(contents)} files of {images.name}, median size ", end="")
-    print(f"{statistics.median(map(len, contents)) / 1000:.1f} kB; {hardware()}, {os.cpu_count()} cores, ", end="")
-    print(f"load {os.getloadavg()[0]:.1f}, {datetime.now(UTC):%Y-%m-%d}; n = {rounds} rounds of {requests} requests")
-    with server(["-m", "zoo.cli", "serve", str(run)], "--port") as (url, process):
+    models = {name: pictures(data / folder) for name, folder in CASES.items()}
+    facts = {"date": today(), "hardware": hardware(), "load": os.getloadavg()[0], "versions": versions(),
+             "rounds": rounds, "requests": requests, "soak": soak, "goals": GOALS, "models": {}}  # fmt: skip
+    print(f"{facts['hardware']}, load {facts['load']:.1f}, {today()}, n = {rounds} rounds of {requests} requests\n")
+    for name, contents in models.items():
+        run, median = make_run(out / name, name), statistics.median(map(len, contents)) / 1000
+        print(f"{name}: {len(contents)} files, median {median:.1f} kB\n\n{HEAD}", flush=True)
+        found: Found = {}
+        parts = measures_of(run, contents, rounds=rounds, requests=requests)
+        for new in [memory(run, contents, soak)] if soak else parts:
+            found |= new
+            print(rows(new), flush=True)
+            facts["models"][name] = {"files": len(contents), "median_kB": median, "ratios": found}
+            (out / ("soak.json" if soak else "serve.json")).write_text(json.dumps(facts, indent=1))
+        print()
         if soak:
-            memory(url, process, contents, soak)
-            return
-        with server(["-c", EAGER, str(run)], "") as (eager_url, _):
-            ratios(session, contents, url, process, eager_url, requests=requests, rounds=rounds)
-        under_load(url, contents, requests)
+            return  # the small model: what grows by request shows soonest where most are answered
 
 
-def ratios(
-    session: Session,
-    contents: list[bytes],
-    url: str,
-    process: psutil.Process,
-    eager_url: str,
-    *,
-    requests: int,
-    rounds: int,
-) -> None:
+def measures_of(run: Path, contents: list[bytes], *, rounds: int, requests: int) -> Iterator[Found]:
+    """Every part of a model's measurement, one after the other."""
+    ours, eager = ["-m", "zoo.cli", "serve", str(run), "--port"], [str(Path(__file__).with_name("eager_server.py"))]
+    with server(ours) as served:
+        with server([*eager, str(run)]) as rival:
+            yield from costs(Session(run / ONNX), contents, served, rival, rounds=rounds, requests=requests)
+        yield latency(served, contents, rounds=rounds, requests=5 * requests)
+        yield failures(served, contents)
+    stay_on(CORES)  # Ray's own processes need a core besides the worker's
+    yield bulk_ratios(run, contents, rounds=rounds)
+
+
+def make_run(folder: Path, name: str) -> Path:
+    """A run folder with an exported encoder of random weights; the time of an image does not depend on them."""
+    if (folder / ONNX).is_file():
+        return folder
+    encoder = new_encoder(name).eval()
+    mean, std = (tuple(values.flatten().tolist()) for values in (encoder.mean, encoder.std))
+    size = encoder.image_size
+    card = Card(name=name, paper="none", image_size=size, mean=mean, std=std, dim=encoder.dim, expects="none")
+    save_encoder(encoder, folder, card)
+    export(str(folder))
+    return folder
+
+
+def pictures(folder: Path, n: int = 64) -> list[bytes]:
+    """The first n JPEG files below a folder, in an order of their names that mixes the folders."""
+    paths = sorted(folder.rglob("*.jpg"), key=lambda path: path.name[::-1])[:n]
+    if not paths:
+        sys.exit(f"error: no .jpg file in {folder}. --data names the folder that holds {', '.join(CASES.values())}")
+    return [path.read_bytes() for path in paths]
+
+
+def costs(
+    session: Session, contents: list[bytes], served: Server, rival: Server, *, rounds: int, requests: int
+) -> Iterator[Found]:
+    """CPU time an image over decode and bare session, and throughput over torch eager, of the same requests."""
     bodies = [contents[number % len(contents)] for number in range(requests)]
-    me = psutil.Process()
-    cost: dict[str, list[float]] = {"bare": [], "raw, npy": [], "form, JSON": []}
-    rate: dict[str, list[float]] = {"ours": [], "torch": []}
+    me = Server("", psutil.Process())
+    found: Found = {name: [] for name in list(GOALS)[:3]}
+    for server, ask in ((served, raw), (served, form), (rival, raw)):
+        ask_all(server.url, bodies[:8], ask, at_once=8)  # the first requests cost more
     for _ in range(rounds):
-        cost["bare"].append(spent(me, lambda: bare(session, bodies)) / requests)
-        cost["raw, npy"].append(spent(process, lambda: asyncio.run(ask_all(url, bodies, raw, at_once=8))) / requests)
-        cost["form, JSON"].append(spent(process, lambda: asyncio.run(ask_all(url, bodies, form, at_once=8))) / requests)
-        for name, where in {"ours": url, "torch": eager_url}.items():
-            start = time.perf_counter()
-            asyncio.run(ask_all(where, bodies, raw, at_once=8))
-            rate[name].append(requests / (time.perf_counter() - start))
-    for name, seconds in cost.items():
-        print(f"CPU an image, {name:11} {spread([1e3 * each for each in seconds])} ms")
-    for name, goal in {"raw, npy": 1.25, "form, JSON": 1.6}.items():
-        print(f"{name} / bare: {spread(quotients(cost[name], cost['bare']))}, goal <= {goal}")
-    print(f"images a second: ours {spread(rate['ours'])}, torch eager {spread(rate['torch'])}")
-    print(f"ours / torch eager: {spread(quotients(rate['ours'], rate['torch']))}, goal >= 1.5")
+        bare = cpu(me, lambda: [session.embed_pixels(session.preprocess(body)[None]) for body in bodies])
+        plain = cpu(served, lambda: ask_all(served.url, bodies, raw, at_once=8))
+        rich = cpu(served, lambda: ask_all(served.url, bodies, form, at_once=8))
+        theirs, mine = (clock(lambda at=at: ask_all(at, bodies, raw, at_once=8)) for at in (rival.url, served.url))
+        for ratios, value in zip(found.values(), (plain / bare, rich / bare, theirs / mine), strict=True):
+            ratios.append(value)
+    yield found
 
 
-def under_load(url: str, contents: list[bytes], requests: int) -> None:
-    """Latency and failures at every concurrency; the queue alone explains concurrency x the seconds of one image."""
-    for at_once in CONCURRENCY:
-        bodies = [contents[number % len(contents)] for number in range(max(requests, 2 * at_once))]
+def latency(served: Server, contents: list[bytes], *, rounds: int, requests: int) -> Found:
+    """p99 over what the queue explains: each of 16 clients waits for the others' images, and its own, once."""
+    bodies, ratios = [contents[number % len(contents)] for number in range(requests)], []
+    for _ in range(rounds):
         start = time.perf_counter()
-        answers = asyncio.run(ask_all(url, bodies, raw, at_once=at_once))
-        seconds = time.perf_counter() - start
-        p50, p99 = (np.percentile([latency for latency, _ in answers], q) for q in (50, 99))
-        failed = sum(status != 200 for _, status in answers)
-        queue = at_once * seconds / len(bodies)
-        print(
-            f"concurrency {at_once:3}: p50 {1e3 * p50:.0f} ms, p99 {1e3 * p99:.0f} ms ({p99 / queue:.2f} x the queue's "
-            f"{1e3 * queue:.0f} ms), {failed} of {len(bodies)} failed"
-        )
+        answers = ask_all(served.url, bodies, raw, at_once=CROWD)
+        queue = CROWD * (time.perf_counter() - start) / requests
+        ratios.append(float(np.percentile([seconds for seconds, _ in answers], 99)) / queue)
+    return {"p99 of 16 clients / the queue's time": ratios}
 
 
-def memory(url: str, process: psutil.Process, contents: list[bytes], n: int) -> None:
-    """Resident memory of all server processes after n / 10 and after n requests of one image."""
+def failures(served: Server, contents: list[bytes]) -> Found:
+    """How many of 2 requests a client (at least 64) were not answered with 200, at each concurrency."""
+    failed = []
+    for at_once in CONCURRENCY:
+        bodies = [contents[number % len(contents)] for number in range(max(64, 2 * at_once))]
+        failed.append(float(sum(status != 200 for _, status in ask_all(served.url, bodies, raw, at_once=at_once))))
+    return {"failed requests": failed}
+
+
+def memory(run: Path, contents: list[bytes], n: int) -> Found:
+    """Resident memory of all processes of a server after n requests of one image over that after n / 10."""
     sizes = []
-    for count in (n // 10, n - n // 10):
-        bodies = [contents[number % len(contents)] for number in range(count)]
-        answers = asyncio.run(ask_all(url, bodies, raw, at_once=16))
-        assert all(status == 200 for _, status in answers)
-        sizes.append(sum(each.memory_info().rss for each in (process, *process.children(recursive=True))) / 1e6)
-    print(f"resident after {n // 10} requests {sizes[0]:.1f} MB, after {n} {sizes[1]:.1f} MB: ", end="")
-    print(f"{100 * (sizes[1] / sizes[0] - 1):+.1f} %, goal within 5 %")
-
-
-def bare(session: Session, bodies: list[bytes]) -> None:
-    for body in bodies:
-        pixels = preprocess(body, image_size=session.image_size, crop=session.crop)
-        session.embed_pixels(pixels[None])
+    with server(["-m", "zoo.cli", "serve", str(run), "--port"]) as served:
+        for count in (n // 10, n - n // 10):
+            bodies = [contents[number % len(contents)] for number in range(count)]
+            assert all(status == 200 for _, status in ask_all(served.url, bodies, raw, at_once=CROWD))
+            sizes.append(sum(each.memory_info().rss for each in family(served.process)))
+    print(f"resident: {sizes[0] / 1e6:.1f} MB after {n // 10}, {sizes[1] / 1e6:.1f} MB after {n} requests")
+    return {"memory after all / after a tenth": [sizes[1] / sizes[0]]}
 
 
 async def raw(client: httpx.AsyncClient, body: bytes) -> httpx.Response:
+    """A body that is the file; the answer is read as npy."""
     answer = await client.post("/v1/embed", content=body, headers=NPY)
     if answer.status_code == 200:
         np.load(io.BytesIO(answer.content), allow_pickle=False)
@@ -162,69 +189,105 @@ async def raw(client: httpx.AsyncClient, body: bytes) -> httpx.Response:
 
 
 async def form(client: httpx.AsyncClient, body: bytes) -> httpx.Response:
+    """A form with the file; the answer is read as JSON."""
     answer = await client.post("/v1/embed", files={"images": ("image", body)})
     answer.json()
     return answer
 
 
-async def ask_all(url: str, bodies: list[bytes], ask: Callable[..., Any], *, at_once: int) -> list[tuple[float, int]]:
-    """Seconds and status of every request, `at_once` of them at a time."""
+def ask_all(url: str, bodies: list[bytes], ask: Ask, *, at_once: int) -> list[tuple[float, int]]:
+    """Seconds and status (0 for none) of every request, `at_once` of them at a time."""
     waiting, answers = iter(bodies), []
 
     async def one_client(client: httpx.AsyncClient) -> None:
         for body in waiting:
             start = time.perf_counter()
-            answer = await ask(client, body)
-            answers.append((time.perf_counter() - start, answer.status_code))
+            try:
+                status = (await ask(client, body)).status_code
+            except httpx.TransportError:
+                status = 0
+            answers.append((time.perf_counter() - start, status))
 
-    limits = httpx.Limits(max_connections=at_once)
-    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-        await asyncio.gather(*(one_client(client) for _ in range(at_once)))
+    async def all_clients() -> None:
+        limits = httpx.Limits(max_connections=at_once, max_keepalive_connections=at_once)
+        async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+            await asyncio.gather(*(one_client(client) for _ in range(at_once)))
+
+    asyncio.run(all_clients())
     return answers
 
 
-def spent(process: psutil.Process, work: Callable[[], Any]) -> float:
-    """CPU seconds of a process and its children while `work` is done."""
-    before = _cpu(process)
+def clock(work: Callable[[], Any]) -> float:
+    """Seconds that `work` takes."""
+    start = time.perf_counter()
     work()
-    return _cpu(process) - before
+    return time.perf_counter() - start
 
 
-def _cpu(process: psutil.Process) -> float:
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+def cpu(of: Server, work: Callable[[], Any]) -> float:
+    """CPU seconds that a server's processes spend while `work` is done."""
+
+    def spent() -> float:
+        times = [each.cpu_times() for each in family(of.process)]
+        return sum(each.user + each.system for each in times)
+
+    before = spent()
+    work()
+    return spent() - before
 
 
-def quotients(above: list[float], below: list[float]) -> list[float]:
-    return [a / b for a, b in zip(above, below, strict=True)]
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+def family(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
 
 
 @contextmanager
-def server(command: list[str], option: str) -> Iterator[tuple[str, psutil.Process]]:
-    """A server of its own process on a free port."""
+def server(command: list[str]) -> Iterator[Server]:
+    """A program that serves on the port given as its last word, ready; it has the first core for itself."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    words = [sys.executable, *command, *filter(None, [option]), port]
+    stay_on(CORES[:1])
+    words = [sys.executable, *command, port]
     process = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
+    stay_on(CORES[-1:])
     try:
-        for _ in range(600):
-            try:
-                if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
-                    break
-            except httpx.TransportError:
-                if process.poll() is not None:
-                    sys.exit("error: the server died")
-            time.sleep(0.1)
-        yield url, psutil.Process(process.pid)
+        wait_until_ready(f"http://127.0.0.1:{port}", process)
+        yield Server(f"http://127.0.0.1:{port}", psutil.Process(process.pid))
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(timeout=60)
+
+
+def wait_until_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
+    for _ in range(900):
+        try:
+            if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            if process.poll() is not None:
+                sys.exit(f"error: {' '.join(process.args)} ended before it was ready")  # type: ignore[arg-type]
+        time.sleep(0.1)
+    sys.exit(f"error: {url} was not ready within 90 seconds")
+
+
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def stay_on(cores: list[int]) -> None:
+    """Keep this process, and those it starts from now on, on some cores; where the system cannot, they share all."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+HEAD = "| ratio | goal | median | least .. most | n |\n|---|---|---|---|---|"
+
+
+def rows(found: Found) -> str:
+    """The table's rows."""
+    return "\n".join(
+        f"| {name} | {GOALS[name]} | {statistics.median(x):.2f} | {min(x):.2f} .. {max(x):.2f} | {len(x)} |"
+        for name, x in found.items()
+    )
 
 
 if __name__ == "__main__":
