@@ -19,6 +19,7 @@ from train.losses import (
     mocov3_range,
     nt_xent,
     nt_xent_range,
+    pretext_accuracy,
 )
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "reference" / "losses.json"
@@ -254,3 +255,14 @@ def test_ranges_of_tiny_temperatures_are_finite_and_meet_the_limit():
     assert dual_temperature_range(256, intra_temperature=0.1, inter_temperature=0.001)[1] == pytest.approx(
         0, abs=1e-300
     )
+
+
+def test_pretext_accuracy_is_the_share_of_positives_before_all_negatives_and_ties_lose():
+    q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    k = torch.tensor([[2.0, 0.1], [0.0, 3.0], [0.0, 1.0]])  # the third query's own key is not nearer than the second's
+    assert pretext_accuracy(q, k).item() == pytest.approx(1 / 3)  # the second's ties with the third image's key
+    assert pretext_accuracy(q, k, torch.tensor([[0.5, 1.0]])).item() == 1
+    assert pretext_accuracy(torch.ones(4, 3), torch.ones(4, 3)).item() == 0
+    rows = torch.randn(2000, 16, generator=torch.Generator().manual_seed(0))
+    others = torch.randn(2000 + 9, 16, generator=torch.Generator().manual_seed(1))
+    assert pretext_accuracy(rows, others[:2000], others[2000:]).item() == pytest.approx(1 / 10, abs=0.03)  # chance

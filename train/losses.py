@@ -92,6 +92,21 @@ def dual_temperature(q: Tensor, k: Tensor, *, intra_temperature: float, inter_te
     return (weight * F.softplus(alpha)).mean()
 
 
+@full_precision
+@torch.no_grad()
+def pretext_accuracy(q: Tensor, k: Tensor, negatives: Tensor | None = None) -> Tensor:
+    """Share of anchors (), [0, 1], nearer to their positive than to every negative; ties lose, so collapse gives 0.
+
+    q, k (N, P): row i of q belongs to row i of k. negatives (K, P): a dictionary; by default the other rows of k.
+    """
+    if negatives is None:
+        positive, negative = _similarities(q, k)
+    else:
+        q, k, negatives = (F.normalize(rows, dim=-1) for rows in (q, k, negatives))
+        positive, negative = (q * k).sum(-1), q @ negatives.T
+    return (positive > negative.amax(-1)).float().mean()
+
+
 def _at_least_two(rows: Tensor) -> None:
     if len(rows) < 2:
         raise ValueError(f"at least 2 rows are needed, for there are no negatives among {len(rows)}; raise batch_size")

@@ -23,7 +23,7 @@ from train.batches import batches, open_images, steps_in_epoch
 from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
 from train.gradcache import cached_backward
 from train.method import Method, Step
-from train.monitor import first_bad_tensor, gradient_norms, save_batch
+from train.monitor import first_bad_tensor, save_batch
 from train.optim import make_optimizer
 from train.recipe import Recipe, find_recipe, recipes
 from train.run_folder import holds_weights_of, only_run_in, run_card, same_run, same_step_everywhere
@@ -119,7 +119,8 @@ def pretrain(
                 outcome = _backward(accelerator, model, method, view1, view2, chunk)
                 done, epoch = step + 1, (step + 1) / steps_per_epoch
                 look = done % LOG_EVERY == 0 or epoch.is_integer() or done == 1
-                norms = gradient_norms(method) if look else {}
+                if watch:
+                    watch.step(outcome)
                 if look or device.type == "cpu":  # elsewhere the question would wait for the device
                     _check_finite(outcome.loss, done, method, view1, view2, folder if main else None)
                 optimizer.step()
@@ -130,7 +131,7 @@ def pretrain(
                 if watch:
                     watch.bar.update()
                     if look:
-                        watch.look(done, epoch, loss=outcome.loss, learning_rate=learning_rate, norms=norms)
+                        watch.look(done, epoch, loss=outcome.loss, learning_rate=learning_rate)
                     if epoch.is_integer() or stopping or time.monotonic() - saved > SAVE_EVERY:
                         saved = time.monotonic()
                         progress = replace(progress, step=done, seconds=saved - started)

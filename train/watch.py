@@ -8,11 +8,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from train.batches import batches, images_to_look_at, say_what_is_skipped
-from train.method import Method
-from train.monitor import collapse_warning, online_knn, online_spectrum
+from train.method import Method, Step
+from train.monitor import EveryStep, collapse_warning, gradient_norms, leak_warning, online_knn, online_spectrum
 from train.recipe import Recipe
 from train.report import write_report
-from train.run_log import RunLog
+from train.run_log import RunLog, read_log
 from train.views import Views
 from zoo.shards import Shards
 from zoo.split import Split
@@ -35,22 +35,30 @@ class Watch:
     ) -> None:
         self._folder, self._recipe, self._method, self._images = folder, recipe, method, images
         self._first, self._total, self._knn_every = step, total, knn_every
-        self._warned, self._said = False, 0
+        self._warned, self._said = set[str](), 0
+        self._every, self._solved = EveryStep(), 0.0
         self._log = RunLog(folder, step=step)
+        self._best_knn = max((line.get("knn_held_out", 0.0) for line in read_log(folder)), default=0.0)
         self.bar = tqdm(total=total, initial=step, unit=" steps", dynamic_ncols=True)
 
     def __enter__(self) -> "Watch":
         self._tell_skipped()
+        for line in self._method.remarks(len(self._images), self._recipe.batch_size):
+            self.bar.write(line)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
         self._log.__exit__()
 
-    def look(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float, norms: dict[str, Tensor]) -> None:
+    def step(self, outcome: Step) -> None:
+        """Note every step's own numbers and the gradient norms, without waiting for the device."""
+        self._every.add({**outcome.seen, **gradient_norms(self._method)})
+
+    def look(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float) -> None:
         """Log the numbers after `done` updates; at the end of an epoch look at the features, too."""
-        numbers = {"loss": loss.item(), "learning_rate": learning_rate, "epoch": epoch}
-        numbers |= {name: norm.item() for name, norm in norms.items()}
+        numbers = {"loss": loss.item(), "learning_rate": learning_rate, "epoch": epoch} | self._every.look()
+        self._solved = numbers.get("pretext_accuracy", 0.0)
         self.bar.set_description_str(self._description(numbers["loss"], learning_rate))
         if epoch.is_integer():
             numbers |= self._features()
@@ -81,10 +89,7 @@ class Watch:
 
     def _features(self) -> dict[str, float]:
         seen = online_spectrum(self._method.encoder, self._look_at)
-        warning = collapse_warning(seen)
-        if warning and not self._warned:
-            self.bar.write(f"warning: {warning}")
-            self._warned = True
+        self._warn_once("collapse", collapse_warning(seen))
         return {"std": seen.std, "rank": seen.rank}
 
     def _knn(self) -> dict[str, float]:
@@ -92,7 +97,14 @@ class Watch:
         if value is None:
             return {}
         self.bar.write(f"k-NN on held-out train images, k = 20: {100 * value:.2f} %")
+        self._warn_once("leak", leak_warning(self._solved, value, self._best_knn, held_out=len(self._look_at) // 6))
+        self._best_knn = max(self._best_knn, value)
         return {"knn_held_out": value}
+
+    def _warn_once(self, about: str, warning: str) -> None:
+        if warning and about not in self._warned:
+            self.bar.write(f"warning: {warning}")
+            self._warned.add(about)
 
     def _tell_skipped(self) -> None:
         line = say_what_is_skipped(self._images, self._said)
