@@ -61,7 +61,7 @@ def test_the_report_is_one_file_with_curves_views_recipe_and_versions(run):
     page = _Page(text)
     assert not page.open
     assert all(link.startswith(("#", "data:image/png;base64,")) for link in page.fetched)
-    assert text.count("<svg") == 8  # loss, k-NN, pretext, learning rate, gradients, spread, rank, spectrum
+    assert text.count("<svg") == 9  # loss, k-NN, online, pretext, learning rate, gradients, spread, rank, spectrum
     assert len([link for link in page.fetched if link.startswith("data:")]) == 1
     recipe = find_recipe("simco-r20-digits")
     for entry in ("intra_temperature", "crop_area", "torch", "seconds", "hardware", recipe.paper.split()[0]):
@@ -76,7 +76,7 @@ def test_the_report_opens_in_a_browser(run, tmp_path):
     words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
     done = subprocess.run([*words, (run / "report.html").as_uri()], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("<svg") == 8
+    assert done.stdout.count("<svg") == 9
 
 
 def test_every_epoch_logs_the_features_and_every_look_the_gradients_of_all_steps_since_the_last(run):

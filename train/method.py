@@ -35,6 +35,12 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.encoder = encoder
 
+    def prepare(self, images: int) -> None:
+        """Make what has a place for each of the `images` of the data set; once, before weights are loaded."""
+
+    def before_step(self, images: Tensor) -> None:
+        """Take the indices (N,) of the images that come next, of all processes, in the order of ranks."""
+
     @abstractmethod
     def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, ...]:
         """view1, view2 (B, 3, H, W) in [0, 1], two views of the same images on this process -> (B, P) tensors.

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from eval.features import extract
+from eval.features import Features, extract
 from eval.knn import knn_predict
 from eval.metrics import accuracy
 from train.method import Method
@@ -26,20 +26,31 @@ SOLVED = 0.95  # pretext accuracy, [0, 1]
 FALLEN = 0.04  # of k-NN accuracy below its best, nearly 3 standard deviations where 2,000 images are held out
 
 
-def online_knn(encoder: Encoder, train: Split) -> float | None:
-    """k-NN accuracy (k = 20, T = 0.07), [0, 1], of some train images against a bank of others.
+def held_out(n: int) -> np.ndarray:
+    """(n,) bool, a sixth of them True: which of the labelled images that we look at stand for unseen ones."""
+    return np.random.default_rng(0).permutation(n) < n // 6
 
-    At most 2,000 and 10,000 of them, always the same ones; the encoder trains on all of them, without labels. None if
-    fewer than 120 of them have labels.
+
+def look_at(encoder: Encoder, train: Split) -> Features | None:
+    """Features of the labelled ones of at most 12,000 train images, always the same; None if they are fewer than 120.
+
+    The encoder trains on all of them, without labels.
     """
     some = train.sample(min(len(train), BANK + HELD_OUT))
-    if np.count_nonzero(some.labels >= 0) < 6 * K:
-        return None
-    features = extract(encoder, some)
-    held_out = np.random.default_rng(0).permutation(len(features)) < len(features) // 6
-    rows, labels = features.rows, features.labels
-    predicted = knn_predict(rows[~held_out], labels[~held_out], rows[held_out], ks=(K,))
-    return accuracy(predicted[K, 0.07], labels[held_out])
+    return extract(encoder, some) if np.count_nonzero(some.labels >= 0) >= 6 * K else None
+
+
+def held_out_features(features: Features) -> Features:
+    """The held-out ones."""
+    rows = held_out(len(features))
+    return Features(features.rows[rows], features.labels[rows])
+
+
+def online_knn(features: Features) -> float:
+    """k-NN accuracy (k = 20, T = 0.07), [0, 1], of the held-out features (at most 2,000) against the others."""
+    bank, query = ~held_out(len(features)), held_out_features(features)
+    predicted = knn_predict(features.rows[bank], features.labels[bank], query.rows, ks=(K,))
+    return accuracy(predicted[K, 0.07], query.labels)
 
 
 class Spectrum(NamedTuple):

@@ -22,6 +22,10 @@ SHOWN = 16  # images of one batch
 SIDE = 64  # pixels at which a view is shown, at least
 PLOTS = {  # title: the entries of the log that it draws
     "k-NN accuracy on held-out train images": ("knn_held_out",),
+    "Online linear probe, learnt during training (held-out train images; test at the end)": (
+        "online_held_out",
+        "online_test",
+    ),
     "Pretext accuracy: the positive before all negatives": ("pretext_accuracy",),
     "Learning rate": ("learning_rate",),
     "Gradient norm, first and last weights": ("gradient_first", "gradient_last", "gradient_first_max"),
