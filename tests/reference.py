@@ -53,6 +53,20 @@ def mocov3(q1: np.ndarray, k1: np.ndarray, q2: np.ndarray, k2: np.ndarray, tau: 
     return -2 * tau * sum(np.log(positive_probability(q, k, tau)).mean() for q, k in ((q1, k2), (q2, k1)))
 
 
+def two_dictionaries(
+    q: np.ndarray, k: np.ndarray, vector: np.ndarray, scalar: np.ndarray, tau_alpha: float, tau_beta: float
+) -> np.ndarray:
+    """The gradient at unit rows q of Zhang et al. 2022, equation 7 over tau_alpha, mean over anchors (N, P)."""
+    q, k, vector, scalar = unit(q), unit(k), unit(vector), unit(scalar)
+    result = np.zeros_like(q)
+    for i, anchor in enumerate(q):
+        against = np.exp(scalar @ anchor / tau_beta).sum()
+        weight = against / (against + np.exp(k[i] @ anchor / tau_beta))  # W_beta
+        shares = np.exp(vector @ anchor / tau_alpha)
+        result[i] = -weight * (k[i] - shares @ vector / shares.sum()) / tau_alpha / len(q)
+    return result
+
+
 def split_batch_norm(x: np.ndarray, groups: int, eps: float = 1e-5) -> np.ndarray:
     """(B, C): rows j, j + groups, ... share their mean and variance."""
     y = np.empty_like(x)

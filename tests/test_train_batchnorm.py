@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from bench.bn_leak import CHANCE, KINDS, leak
 from torch import nn
 
 from train.batchnorm import (
@@ -125,3 +126,11 @@ def test_within_one_process_shuffling_alone_changes_no_key_but_with_split_statis
         key = with_batchnorm(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4)), name)
         gap = (ShuffledKeys()(key, images) - key(images)).abs().max().item()
         assert gap > 0.1 if changes else gap < 1e-5
+
+
+def test_plain_statistics_give_the_positive_away_and_split_ones_with_shuffled_keys_do_not():
+    """On noise whose positives are other images, where nothing but the statistics of the batch can be learnt."""
+    leaked = {kind: sum(leak(kind, steps=80)[-40:]) / 40 for kind in KINDS}
+    assert leaked["plain"] > 50 * CHANCE
+    assert leaked["split"] > 10 * CHANCE  # alone, it leaves the query with the keys of its own group
+    assert leaked["split, keys shuffled"] < 5 * CHANCE

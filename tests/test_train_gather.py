@@ -9,7 +9,7 @@ import torch
 
 from train.gather import gather_rows
 
-METHODS = ("simclr", "mocov1", "mocov2", "mocov2plus", "mocov3", "simmoco", "simmocoplus", "simco")
+METHODS = ("simclr", "mocov1", "mocov2", "mocov2plus", "mocov3", "simmoco", "simmocoplus", "simco", "membank")
 SCRIPT = Path(__file__).with_name("two_processes.py")
 
 

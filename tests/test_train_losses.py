@@ -10,6 +10,7 @@ import reference
 import torch
 
 from train.losses import (
+    anchor_entropy,
     dual_temperature,
     dual_temperature_range,
     in_batch_info_nce,
@@ -19,6 +20,8 @@ from train.losses import (
     mocov3_range,
     nt_xent,
     nt_xent_range,
+    pretext_accuracy,
+    two_dictionaries,
 )
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "reference" / "losses.json"
@@ -254,3 +257,55 @@ def test_ranges_of_tiny_temperatures_are_finite_and_meet_the_limit():
     assert dual_temperature_range(256, intra_temperature=0.1, inter_temperature=0.001)[1] == pytest.approx(
         0, abs=1e-300
     )
+
+
+def test_pretext_accuracy_is_the_share_of_positives_before_all_negatives_and_ties_lose():
+    q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    k = torch.tensor([[2.0, 0.1], [0.0, 3.0], [0.0, 1.0]])  # the third query's own key is not nearer than the second's
+    assert pretext_accuracy(q, k).item() == pytest.approx(1 / 3)  # the second's ties with the third image's key
+    assert pretext_accuracy(q, k, torch.tensor([[0.5, 1.0]])).item() == 1
+    assert pretext_accuracy(torch.ones(4, 3), torch.ones(4, 3)).item() == 0
+    rows = torch.randn(2000, 16, generator=torch.Generator().manual_seed(0))
+    others = torch.randn(2000 + 9, 16, generator=torch.Generator().manual_seed(1))
+    assert pretext_accuracy(rows, others[:2000], others[2000:]).item() == pytest.approx(1 / 10, abs=0.03)  # chance
+
+
+def with_scalar_keys(keys: np.ndarray, **temperatures: float):
+    """`two_dictionaries` as a function of q, k and the vector's keys; no gradient ever reaches the scalar's."""
+    return lambda q, k, vector: two_dictionaries(q, k, vector, torch.tensor(keys), **temperatures)
+
+
+def test_two_equal_dictionaries_are_info_nce():
+    equal = with_scalar_keys(QUEUE, intra_temperature=0.2, inter_temperature=0.2)
+    value, (gradient, *_) = grad_of(equal, Q1, K2, QUEUE)
+    expected, (theirs, *_) = grad_of(info_nce, Q1, K2, QUEUE, temperature=0.2)
+    assert value == pytest.approx(expected, rel=1e-12)
+    assert gradient == pytest.approx(theirs, abs=1e-12)
+
+
+def test_the_gradient_of_two_dictionaries_is_equation_7s_over_tau_alpha():
+    loss = with_scalar_keys(QUEUE[1:], intra_temperature=0.1, inter_temperature=0.5)
+    _, (gradient, *_) = grad_of(loss, Q1, K2, QUEUE[:2])
+    at_unit_rows = reference.two_dictionaries(Q1, K2, QUEUE[:2], QUEUE[1:], 0.1, 0.5)
+    q, length = reference.unit(Q1), np.linalg.norm(Q1, axis=1, keepdims=True)
+    tangent = (at_unit_rows - (at_unit_rows * q).sum(1, keepdims=True) * q) / length  # through the normalisation
+    assert gradient == pytest.approx(tangent, abs=1e-12)
+
+
+def test_the_weight_of_a_dictionary_at_infinite_temperature_is_k_of_k_plus_1():
+    value, _ = grad_of(with_scalar_keys(QUEUE[:3], intra_temperature=0.1, inter_temperature=math.inf), Q1, K2, QUEUE)
+    p = [reference.info_nce(Q1[i : i + 1], K2[i : i + 1], QUEUE, 0.1) for i in range(4)]  # -log p_+
+    assert value == pytest.approx(sum(3 / 4 / (1 - math.exp(-x)) * x for x in p) / 4, rel=1e-9)
+
+
+def test_the_entropy_of_equal_anchors_is_log_n_and_of_one_hard_among_easy_ones_near_0():
+    alike = torch.ones(8, 3)
+    assert anchor_entropy(alike, alike, alike, temperature=0.1).item() == pytest.approx(math.log(8))
+    q = torch.eye(3).double()
+    k = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, -1]]).double()  # the third anchor's positive is opposite
+    weights = [5 / (5 + math.exp(1 / 0.1)), 5 / (5 + math.exp(1 / 0.1)), 5 / (5 + math.exp(-1 / 0.1))]
+    shares = [w / sum(weights) for w in weights]
+    negatives = torch.tensor([[0.0, 0, 0]] * 5).double()  # at right angles to all
+    value = anchor_entropy(q, k, negatives, temperature=0.1).item()
+    assert value == pytest.approx(-sum(r * math.log(r) for r in shares), rel=1e-9)
+    assert value < 0.01

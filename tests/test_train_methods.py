@@ -8,17 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from train.batchnorm import hashes
 from train.ema import ema_copy, ema_update
 from train.gradcache import cached_backward
 from train.key_queue import KeyQueue
 from train.method import Step
+from train.methods.memory_bank import MemoryBank
 from train.methods.moco import MoCo
 from train.methods.mocov3 import MoCoV3
 from train.recipe import find_recipe, recipes
 from zoo.encoder import Encoder
 from zoo.names import parse_name
 
-SMALL = {"queue_size": 12, "hidden": 16, "projection": 8}
+SMALL = {"queue_size": 12, "negatives": 12, "hidden": 16, "projection": 8}
 METHODS = {parse_name(name).method: name for name in reversed(recipes())}
 WITH_KEYS = ("mocov1", "mocov2", "mocov2plus", "mocov3", "simmoco", "simmocoplus")
 
@@ -48,7 +50,10 @@ def build(method: str, **numbers):
     torch.manual_seed(0)
     recipe = find_recipe(METHODS[method])
     recipe = replace(recipe, **{key: value for key, value in (SMALL | numbers).items() if getattr(recipe, key, 0)})
-    return without_norm(recipe.method(Encoder(Rows(), mean=(0.5,) * 3, std=(0.2,) * 3, image_size=4))).double()
+    method = recipe.method(Encoder(Rows(), mean=(0.5,) * 3, std=(0.2,) * 3, image_size=4))
+    method.prepare(20)
+    method.before_step(torch.arange(3, 11))
+    return without_norm(method).double()
 
 
 @pytest.fixture
@@ -240,6 +245,58 @@ def test_mocov3_freezes_the_patches_and_positions_of_a_vit_and_zeroes_the_branch
         assert scales == [0.0 if zero else 1.0] * 9, name
 
 
+# --- memory bank ------------------------------------------------------------------------------------------------------
+
+
+def draws_without(method: MemoryBank, images: range) -> int:
+    """The first draw in which none of `images` comes."""
+    for draw in range(10_000):
+        if not set((hashes(method.negatives, torch.tensor(draw)) % len(method.bank)).tolist()) & set(images):
+            return draw
+    raise AssertionError
+
+
+def test_the_positive_of_the_memory_bank_is_the_images_own_row_and_its_negatives_are_drawn_rows(views: torch.Tensor):
+    method: MemoryBank = build("membank")
+    (q,) = method.rows(*views)
+    drawn = (hashes(12, torch.tensor(0)) % 20).tolist()
+    q, bank = F.normalize(q, dim=1), method.bank
+    logits = torch.stack([torch.stack([q[i] @ bank[3 + i], *(q[i] @ bank[j] for j in drawn)]) for i in range(8)])
+    expected = F.cross_entropy(logits / method.temperature, torch.zeros(8, dtype=torch.int64))
+    assert method(*views).loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_a_row_of_the_memory_bank_follows_its_image_after_the_loss_and_other_rows_stay(views: torch.Tensor):
+    method: MemoryBank = build("membank")
+    before = method.bank.clone()
+    step = method(*views)
+    assert torch.equal(method.bank, before)
+    assert not step.keys[0].requires_grad
+    method.after_step(step, 0.5)
+    expected = F.normalize(before[3:11] + F.normalize(step.keys[0], dim=1), dim=1)  # m = 0.5
+    assert torch.allclose(method.bank[3:11], expected)
+    assert torch.equal(method.bank[:3], before[:3])
+    assert torch.equal(method.bank[11:], before[11:])
+    assert method.draws.item() == 1
+
+
+def test_negatives_of_the_memory_bank_are_spread_evenly_and_differ_from_step_to_step():
+    counts = torch.zeros(20)
+    seen = set()
+    for draw in range(1000):
+        drawn = hashes(12, torch.tensor(draw)) % 20
+        seen.add(tuple(drawn.tolist()))
+        counts += torch.bincount(drawn, minlength=20)
+    assert len(seen) == 1000
+    assert ((counts - 600).square() / 600).sum().item() < 43.8  # chi-square, 19 degrees: 99.9 % of fair draws pass
+
+
+def test_hashes_of_a_bank_on_any_scale_stay_in_range():
+    drawn = hashes(65536, torch.tensor(10**6)) % 1_281_167
+    assert 0 <= drawn.min() < 1000
+    assert 1_280_000 < drawn.max() < 1_281_167
+
+
 # --- every method -----------------------------------------------------------------------------------------------------
 
 
@@ -286,13 +343,18 @@ def test_collapsed_rows_stand_at_the_start_of_the_range_and_no_rows_below_its_fl
     method = build(name)
     start, floor = method.loss_range(8)
     rows = [torch.ones(8, 8, dtype=torch.float64) for _ in method.rows(*views)]
-    for queue in getattr(method, "queues", ()):
-        queue.rows.fill_(1 / math.sqrt(8))
+    dictionaries = [queue.rows for queue in getattr(method, "queues", ())] + [getattr(method, "bank", torch.ones(0))]
+    for dictionary in dictionaries:
+        dictionary.fill_(1 / math.sqrt(8))
     assert method.loss(*rows).loss.item() == pytest.approx(start, rel=1e-9)
-    for queue in getattr(method, "queues", ()):
-        queue.rows.fill_(-1 / math.sqrt(8))
+    for dictionary in dictionaries:
+        dictionary.fill_(-1 / math.sqrt(8))
+    if name == "membank":
+        method.bank[3:11] *= -1  # the positives
+        method.draws.fill_(draws_without(method, range(3, 11)))
     simplex = torch.eye(8, dtype=torch.float64) - 1 / 8
-    best = [torch.ones(8, 8, dtype=torch.float64) for _ in rows] if hasattr(method, "queues") else [simplex] * len(rows)
+    dictionary = hasattr(method, "queues") or name == "membank"
+    best = [torch.ones(8, 8, dtype=torch.float64) for _ in rows] if dictionary else [simplex] * len(rows)
     assert method.loss(*best).loss.item() == pytest.approx(floor, rel=1e-9)
     assert floor < method(*views).loss.item() < 2 * start
 

@@ -23,7 +23,7 @@ from zoo.names import parse_name
 KINDS = (
     "simclr-r18-cifar10", "simclr-r18-cifar100-solo", "mocov1-r50-in1k", "mocov2-r18-cifar100-paper",
     "mocov2plus-r18-in100", "mocov3-r50-in1k", "mocov3-vits16-in1k", "simmoco-r18-cifar100",
-    "simmocoplus-r18-cifar10", "simco-r18-cifar100",
+    "simmocoplus-r18-cifar10", "simco-r18-cifar100", "membank-r18-cifar10",
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def small(name: str) -> Recipe:
     recipe = find_recipe(name)
     method, backbone, *_ = parse_name(name)
     network = "vitt4" if backbone.startswith("vit") else "r20"
-    numbers = {"queue_size": 24, "hidden": 32} if getattr(recipe, "hidden", 0) else {"queue_size": 24}
+    numbers = {"queue_size": 24, "negatives": 24} | ({"hidden": 32} if getattr(recipe, "hidden", 0) else {})
     numbers = {key: value for key, value in numbers.items() if hasattr(recipe, key)}
     return replace(recipe, name=f"{method}-{network}-digits", batch_size=16, epochs=2, **numbers)
 
@@ -65,6 +65,8 @@ def test_a_recipe_takes_two_steps_and_resumes_exactly(name: str, tmp_path: Path,
     ours, theirs = (load_file(folder / "checkpoints" / last.name) for folder in (again, whole))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
+    assert ours["method.probe.weight"].abs().max() > 0  # the online probe has learnt, and goes on, too
+    assert not any("probe" in key for key in load_file(whole / "model.safetensors"))
     before = load_file(first)
     assert any(not torch.equal(before[key], value) for key, value in theirs.items() if key.startswith("method.encoder"))
 

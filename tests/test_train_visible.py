@@ -13,10 +13,13 @@ import torch
 from safetensors.torch import load_file
 
 from train.batches import say_what_is_skipped
-from train.monitor import collapse_warning, first_bad_tensor, gradient_norms, spectrum
+from train.key_queue import key_age
+from train.method import Step
+from train.monitor import EveryStep, collapse_warning, first_bad_tensor, gradient_norms, leak_warning, spectrum
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
+from train.watch import Watch
 from zoo.encoder import new_encoder
 from zoo.errors import ZooError
 from zoo.split import open_split
@@ -58,7 +61,7 @@ def test_the_report_is_one_file_with_curves_views_recipe_and_versions(run):
     page = _Page(text)
     assert not page.open
     assert all(link.startswith(("#", "data:image/png;base64,")) for link in page.fetched)
-    assert text.count("<svg") == 7  # loss, k-NN, learning rate, gradients, spread, rank, spectrum
+    assert text.count("<svg") == 9  # loss, k-NN, online, pretext, learning rate, gradients, spread, rank, spectrum
     assert len([link for link in page.fetched if link.startswith("data:")]) == 1
     recipe = find_recipe("simco-r20-digits")
     for entry in ("intra_temperature", "crop_area", "torch", "seconds", "hardware", recipe.paper.split()[0]):
@@ -73,12 +76,15 @@ def test_the_report_opens_in_a_browser(run, tmp_path):
     words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
     done = subprocess.run([*words, (run / "report.html").as_uri()], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("<svg") == 7
+    assert done.stdout.count("<svg") == 9
 
 
-def test_every_epoch_logs_the_features_and_every_look_the_gradients(run):
+def test_every_epoch_logs_the_features_and_every_look_the_gradients_of_all_steps_since_the_last(run):
     lines = read_log(run)
     assert [line["step"] for line in lines] == [1, 4, 8]
+    assert lines[0]["gradient_first"] == lines[0]["gradient_first_max"]
+    assert all(line["gradient_first"] < line["gradient_first_max"] for line in lines[1:])  # of three and four steps
+    assert all(0 <= line["pretext_accuracy"] <= 1 for line in lines)
     assert all(line["gradient_first"] > 0 and line["gradient_last"] > 0 for line in lines)
     assert [line["step"] for line in lines if 1 < line.get("rank", 0) <= 64 and 0 < line["std"] <= 1] == [4, 8]
     assert [line["step"] for line in lines if "knn_held_out" in line] == [4, 8]
@@ -114,6 +120,64 @@ def test_gradient_norms_are_of_the_first_and_the_last_matrix():
     norms = gradient_norms(network)
     assert torch.equal(norms["gradient_first"], network[0].weight.grad.norm())
     assert torch.equal(norms["gradient_last"], network[2].weight.grad.norm())
+
+
+def test_every_step_counts_between_two_looks():
+    every = EveryStep()
+    for value in (1.0, 2.0, 6.0):
+        every.add({"gradient_first": torch.tensor(value), "pretext_accuracy": torch.tensor(value / 10)})
+    seen = every.look()
+    assert seen == pytest.approx({"gradient_first": 3, "gradient_first_max": 6, "pretext_accuracy": 0.3})
+    every.add({"gradient_first": torch.tensor(5.0)})
+    assert every.look() == {"gradient_first": 5, "gradient_first_max": 5}
+
+
+def test_a_solved_pretext_task_with_falling_knn_is_told_with_the_remedy():
+    line = leak_warning(0.99, 0.20, 0.50, held_out=2000)
+    assert "solved (99.0 %) while k-NN has fallen from 50.0 to 20.0 %" in line
+    assert "--batchnorm auto" in line
+    assert not leak_warning(0.90, 0.20, 0.50, held_out=2000)  # not solved
+    assert not leak_warning(0.99, 0.47, 0.50, held_out=2000)  # 1.9 standard deviations
+    assert not leak_warning(0.99, 0.30, 0.50, held_out=20)  # chance, among so few
+
+
+def test_a_run_that_leaks_is_warned_once_and_goes_on_knowing_its_best(run, tmp_path, capsys):
+    """The alarm reads the log, so a run that goes on after a stop remembers what it has lost."""
+    folder = tmp_path / "run"
+    recipe = find_recipe("mocov2-r18-cifar100")
+    method = replace(recipe, queue_size=64, hidden=16).method(new_encoder("simco-r20-digits"))
+    torch.nn.init.zeros_(method.encoder.backbone.conv1.weight)  # sees nothing
+    split = open_split("digits", "train").sample(600)
+    folder.mkdir()
+    (folder / "log.jsonl").write_text('{"step": 1, "knn_held_out": 1.0}\n')
+    with Watch(folder, replace(recipe, batch_size=32), method, split, step=1, total=3, knn_every=1) as watch:
+        for step in (2, 3):
+            watch.step(Step(torch.zeros(()), (), {"pretext_accuracy": torch.ones(())}))
+            watch.look(step, float(step), loss=torch.zeros(()), learning_rate=0.1)
+    assert capsys.readouterr().out.count("batch statistics may tell which key belongs to which query") == 1
+    assert [line.get("pretext_accuracy") for line in read_log(folder)] == [None, 1, 1]
+
+
+def test_a_queue_beyond_half_the_data_set_and_the_age_of_its_keys_are_told_before_the_first_step(tmp_path, capsys):
+    recipe = replace(
+        find_recipe("mocov2-r18-cifar100"), name="mocov2-r20-digits", **SMALL | {"queue_size": 96, "hidden": 16}
+    )
+    method = recipe.method(new_encoder(recipe.name))
+    split = open_split("digits", "train").sample(128)
+    for images, said in ((split, 1), (split.sample(96), 1), (open_split("digits", "train"), 0)):
+        with Watch(tmp_path, recipe, method, images, step=0, total=8, knn_every=0):
+            pass
+        told = capsys.readouterr().out
+        assert told.count("warning: a queue of 96 keys") == said, len(images)
+        assert "keys are 100 steps old (newest) to 102 (oldest): up to 3 in the queue, and 99 that" in told
+    assert method.remarks(128, 32)[1].endswith("Choose --queue-size 64 or less (4096 is usual)")
+
+
+def test_the_age_of_keys_is_j_plus_m_over_1_minus_m():
+    assert "1,000 steps old (newest) to 1,255 (oldest): up to 256 in the queue, and 999" in key_age(
+        65536, 256, key_momentum=0.999
+    )
+    assert "never moves" in key_age(8, 8, key_momentum=1.0)
 
 
 def test_the_first_bad_tensor_is_named():

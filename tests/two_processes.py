@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from train.batchnorm import with_batchnorm
 from train.gradcache import cached_backward
+from train.probe import OnlineProbe
 from train.recipe import Recipe, recipes
 from zoo.encoder import Encoder
 from zoo.names import parse_name
@@ -40,24 +42,28 @@ def without_norm(module: torch.nn.Module) -> torch.nn.Module:
 
 def small(recipe: Recipe) -> Recipe:
     """The recipe with a small queue and narrow heads: the same equations."""
-    numbers = {"queue_size": 12, "hidden": 16, "projection": 8}
+    numbers = {"queue_size": 12, "negatives": 12, "hidden": 16, "projection": 8}
     return replace(recipe, **{key: value for key, value in numbers.items() if getattr(recipe, key, 0)})
 
 
 def two_steps(
     recipe: Recipe, views: torch.Tensor, wrap: Callable, *, norm: bool, chunk: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Losses and gradients of two steps, between which parameters, momentum encoder and queue move.
+    """Losses and gradients of two steps, between which parameters, momentum encoder, queue and probe move; the probe.
 
     In chunks without batch normalisation, whose statistics would be each chunk's own.
     """
     torch.manual_seed(0)
     method = recipe.method(Encoder(Rows(), mean=(0.5,) * 3, std=(0.2,) * 3, image_size=4))
+    method.prepare(12)
+    probe = OnlineProbe(method.encoder, np.arange(12) % 3, 3)
+    method.add_module("probe", probe)
     method = (method if norm else without_norm(method)).double()
     model = wrap(method)  # kept alive: DistributedDataParallel reduces gradients only while it exists
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     losses, gradients = [], []
     for progress in (0.5, 1.0):
+        method.before_step(torch.arange(2, 10))
         if chunk:
             step = cached_backward(method, *views, chunk=chunk)
         else:
@@ -68,7 +74,8 @@ def two_steps(
         optimizer.step()
         optimizer.zero_grad()
         method.after_step(step, progress)
-    return torch.stack(losses), torch.cat(gradients)
+        probe.learn(np.arange(2, 10), rate=1.0, chunk=chunk or len(views[0]))
+    return torch.stack(losses), torch.cat([*gradients, probe.weight.flatten(), probe.bias])
 
 
 def main(rank: int, file: str) -> None:

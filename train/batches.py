@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,7 +42,17 @@ def images_to_look_at(images: Split | Shards, image_size: int) -> Split:
     """Some train images in memory, always the same ones, to see with how well the encoder does."""
     if isinstance(images, Split):
         return images.sample(LOOK)
-    return images.sample(min(LOOK, LOOK_BYTES // (3 * image_size**2))).decoded(image_size)
+    return images.sample(_most_to_look_at(image_size)).decoded(image_size)
+
+
+def rows_to_look_at(images: Split | Shards, image_size: int) -> np.ndarray:
+    """Indices of the images that `images_to_look_at` takes, in its order."""
+    numbered = replace(images, labels=np.arange(len(images)))
+    return numbered.sample(LOOK if isinstance(images, Split) else _most_to_look_at(image_size)).labels
+
+
+def _most_to_look_at(image_size: int) -> int:
+    return min(LOOK, LOOK_BYTES // (3 * image_size**2))
 
 
 def steps_in_epoch(images: int, batch_size: int, world: int) -> int:

@@ -142,11 +142,16 @@ class ShuffledKeys(nn.Module):
 
 
 def scrambled(n: int, seed: Tensor) -> Tensor:
-    """A permutation of 0 .. n - 1 from seed (), int64, on its device: the order of the numbers' hashes.
+    """A permutation of 0 .. n - 1 from seed (), int64, on its device: the order of the numbers' hashes."""
+    return hashes(n, seed).argsort()
+
+
+def hashes(n: int, seed: Tensor) -> Tensor:
+    """(n,) int64 in [0, 2^32) on the device of seed (), int64, other ones for every seed.
 
     A generator of torch would have to fetch the seed from the device, which waits for it.
     """
     x = torch.arange(n, device=seed.device) + seed * n
     for _ in range(2):
         x = (x ^ (x >> 16)) * 0x45D9F3B & 0xFFFFFFFF
-    return (x ^ (x >> 16)).argsort()
+    return x ^ (x >> 16)

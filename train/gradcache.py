@@ -52,7 +52,7 @@ def cached_backward(
         learning = [(row, grad) for row, grad in zip(again, gradient, strict=True) if row.requires_grad]  # not keys
         torch.autograd.backward(*map(list, zip(*learning, strict=True)))  # type: ignore[arg-type]
     _average_gradients(method)
-    return Step(step.loss.detach(), tuple(keys.detach() for keys in step.keys))
+    return Step(step.loss.detach(), tuple(keys.detach() for keys in step.keys), step.seen)
 
 
 def _average_gradients(method: Method) -> None:

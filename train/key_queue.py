@@ -1,5 +1,7 @@
 """The dictionary as a queue: keys of earlier batches (He et al. 2020, MoCo, section 3.2)."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,3 +28,28 @@ class KeyQueue(nn.Module):
         places = (self.oldest + torch.arange(skipped, n, device=keys.device)) % size
         self.rows[places] = F.normalize(keys[skipped:].to(self.rows.dtype), dim=1)
         self.oldest.copy_((self.oldest + n) % size)
+
+
+def key_age(queue_size: int, batch_size: int, *, key_momentum: float) -> str:
+    """One line on how old the queue's keys are, in steps.
+
+    A key that came j steps ago was made by an encoder m / (1 - m) steps behind (under steady drift): j + m / (1 - m).
+    """
+    if key_momentum >= 1:
+        return "the queue's keys come from an encoder that never moves (key momentum 1)"
+    lag, oldest = key_momentum / (1 - key_momentum), math.ceil(queue_size / batch_size)
+    return (
+        f"the queue's keys are {1 + lag:,.0f} steps old (newest) to {oldest + lag:,.0f} (oldest): up to {oldest:,} in "
+        f"the queue, and {lag:,.0f} that the key encoder lags behind (momentum {key_momentum:g})"
+    )
+
+
+def stale_negatives(queue_size: int, images: int) -> str:
+    """What to do if the queue holds more keys than half the data set, else nothing."""
+    if 2 * queue_size <= images:
+        return ""
+    return (
+        f"warning: a queue of {queue_size:,} keys over {images:,} images spans {queue_size / images:.2f} epochs: an "
+        f"image soon meets its own old key as a negative. Choose --queue-size {max(1, images // 2)} or less "
+        "(4096 is usual)"
+    )

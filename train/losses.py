@@ -92,6 +92,53 @@ def dual_temperature(q: Tensor, k: Tensor, *, intra_temperature: float, inter_te
     return (weight * F.softplus(alpha)).mean()
 
 
+@full_precision
+def two_dictionaries(
+    q: Tensor, k: Tensor, vector: Tensor, scalar: Tensor, *, intra_temperature: float, inter_temperature: float
+) -> Tensor:
+    """InfoNCE whose gradient has its direction from one dictionary and its size from another: Zhang et al. 2022 (Dual
+    temperature), equation 7, written as equation 9 is: mean_i of -sg[W_beta / W_alpha] log p_+.
+
+    p_+ and W_alpha = 1 - p_+ are over the negatives `vector` (K, P) at tau_alpha (intra_temperature), W_beta over the
+    negatives `scalar` (L, P) at tau_beta (inter_temperature). The gradient at q is that of equation 7 over tau_alpha.
+    With scalar = vector and equal temperatures this is `info_nce`. q, k (N, P). Returns ().
+    """
+    q, k, vector, scalar = (F.normalize(rows, dim=-1) for rows in (q, k, vector, scalar))
+    positive = (q * k).sum(-1)  # (N,)
+    alpha = _margin(positive, q @ vector.T, intra_temperature)
+    with torch.no_grad():
+        beta = _margin(positive, q @ scalar.T, inter_temperature)
+        weight = (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp()
+    return (weight * F.softplus(alpha)).mean()
+
+
+@full_precision
+@torch.no_grad()
+def anchor_entropy(q: Tensor, k: Tensor, negatives: Tensor, *, temperature: float) -> Tensor:
+    """Entropy (), nats, of the anchors' weights r_i = W_i / sum_j W_j, W = 1 - p_+: log N where all weigh alike.
+
+    q, k (N, P), negatives (K, P). Zhang et al. 2022, section 3.
+    """
+    q, k, negatives = (F.normalize(rows, dim=-1) for rows in (q, k, negatives))
+    share = F.logsigmoid(_margin((q * k).sum(-1), q @ negatives.T, temperature)).log_softmax(0)  # (N,), log r
+    return -(share.exp() * share).sum()
+
+
+@full_precision
+@torch.no_grad()
+def pretext_accuracy(q: Tensor, k: Tensor, negatives: Tensor | None = None) -> Tensor:
+    """Share of anchors (), [0, 1], nearer to their positive than to every negative; ties lose, so collapse gives 0.
+
+    q, k (N, P): row i of q belongs to row i of k. negatives (K, P): a dictionary; by default the other rows of k.
+    """
+    if negatives is None:
+        positive, negative = _similarities(q, k)
+    else:
+        q, k, negatives = (F.normalize(rows, dim=-1) for rows in (q, k, negatives))
+        positive, negative = (q * k).sum(-1), q @ negatives.T
+    return (positive > negative.amax(-1)).float().mean()
+
+
 def _at_least_two(rows: Tensor) -> None:
     if len(rows) < 2:
         raise ValueError(f"at least 2 rows are needed, for there are no negatives among {len(rows)}; raise batch_size")
@@ -105,7 +152,7 @@ def _similarities(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 def _margin(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
     if math.isinf(temperature):
-        return torch.full_like(positive, math.log(len(positive) - 1))
+        return negative.isfinite().sum(-1).to(positive.dtype).log()  # (N,), without a diagonal that is no negative
     return (negative / temperature).logsumexp(-1) - positive / temperature  # (N,)
 
 

@@ -1,6 +1,7 @@
 """What the training loop knows of a method."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ class Step(NamedTuple):
 
     loss: Tensor  # (), nats, the same on every process
     keys: tuple[Tensor, ...] = ()  # (N, P) each, for a queue
+    seen: Mapping[str, Tensor] = {}  # () each, without gradient: what else the log should tell
 
 
 class LossRange(NamedTuple):
@@ -33,6 +35,12 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.encoder = encoder
 
+    def prepare(self, images: int) -> None:
+        """Make what has a place for each of the `images` of the data set; once, before weights are loaded."""
+
+    def before_step(self, images: Tensor) -> None:
+        """Take the indices (N,) of the images that come next, of all processes, in the order of ranks."""
+
     @abstractmethod
     def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, ...]:
         """view1, view2 (B, 3, H, W) in [0, 1], two views of the same images on this process -> (B, P) tensors.
@@ -51,6 +59,10 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def loss_range(self, batch_size: int) -> LossRange:
         """Start and floor of the loss for batch_size images over all processes."""
+
+    def remarks(self, images: int, batch_size: int) -> list[str]:
+        """What to tell once before training on that many images, batch_size an update: warnings say what to do."""
+        return []
 
     def after_step(self, step: Step, progress: float) -> None:
         """Move momentum encoders and queues, once per optimiser update; progress in [0, 1] of the training."""

@@ -1,6 +1,7 @@
 """Looks at a training while it runs, without the test set: does the encoder see, collapse, or meet broken numbers?"""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from eval.features import extract
+from eval.features import Features, extract
 from eval.knn import knn_predict
 from eval.metrics import accuracy
 from train.method import Method
@@ -21,22 +22,35 @@ BANK, HELD_OUT, K = 10_000, 2_000, 20
 SPECTRUM_OF = 512  # images
 COLLAPSED_STD = 0.01  # share of the spread of isotropic features; an untrained ResNet has 0.03 and more
 COLLAPSED_RANK = 1.5
+SOLVED = 0.95  # pretext accuracy, [0, 1]
+FALLEN = 0.04  # of k-NN accuracy below its best, nearly 3 standard deviations where 2,000 images are held out
 
 
-def online_knn(encoder: Encoder, train: Split) -> float | None:
-    """k-NN accuracy (k = 20, T = 0.07), [0, 1], of some train images against a bank of others.
+def held_out(n: int) -> np.ndarray:
+    """(n,) bool, a sixth of them True: which of the labelled images that we look at stand for unseen ones."""
+    return np.random.default_rng(0).permutation(n) < n // 6
 
-    At most 2,000 and 10,000 of them, always the same ones; the encoder trains on all of them, without labels. None if
-    fewer than 120 of them have labels.
+
+def look_at(encoder: Encoder, train: Split) -> Features | None:
+    """Features of the labelled ones of at most 12,000 train images, always the same; None if they are fewer than 120.
+
+    The encoder trains on all of them, without labels.
     """
     some = train.sample(min(len(train), BANK + HELD_OUT))
-    if np.count_nonzero(some.labels >= 0) < 6 * K:
-        return None
-    features = extract(encoder, some)
-    held_out = np.random.default_rng(0).permutation(len(features)) < len(features) // 6
-    rows, labels = features.rows, features.labels
-    predicted = knn_predict(rows[~held_out], labels[~held_out], rows[held_out], ks=(K,))
-    return accuracy(predicted[K, 0.07], labels[held_out])
+    return extract(encoder, some) if np.count_nonzero(some.labels >= 0) >= 6 * K else None
+
+
+def held_out_features(features: Features) -> Features:
+    """The held-out ones."""
+    rows = held_out(len(features))
+    return Features(features.rows[rows], features.labels[rows])
+
+
+def online_knn(features: Features) -> float:
+    """k-NN accuracy (k = 20, T = 0.07), [0, 1], of the held-out features (at most 2,000) against the others."""
+    bank, query = ~held_out(len(features)), held_out_features(features)
+    predicted = knn_predict(features.rows[bank], features.labels[bank], query.rows, ks=(K,))
+    return accuracy(predicted[K, 0.07], query.labels)
 
 
 class Spectrum(NamedTuple):
@@ -71,6 +85,38 @@ def collapse_warning(seen: Spectrum) -> str:
         f"the encoder has collapsed: images hardly differ (std {seen.std:.4f}, effective rank {seen.rank:.1f}). "
         "Lower --learning-rate, lengthen --warmup-epochs, or enlarge --batch-size; check that the two views differ"
     )
+
+
+def leak_warning(accuracy: float, knn: float, best: float, *, held_out: int) -> str:
+    """What to do if batch normalisation seems to tell queries from keys, else nothing.
+
+    accuracy: of the pretext task of late, [0, 1]. knn: k-NN accuracy now, of held_out images; best: the best so far.
+    """
+    if accuracy < SOLVED or best - knn < FALLEN * math.sqrt(HELD_OUT / held_out):
+        return ""
+    return (
+        f"the pretext task is solved ({100 * accuracy:.1f} %) while k-NN has fallen from {100 * best:.1f} to "
+        f"{100 * knn:.1f} %: batch statistics may tell which key belongs to which query (He et al. 2020, section 3.3). "
+        "Start again with --batchnorm auto, or sync on several processes; if it is so already, with stronger views"
+    )
+
+
+class EveryStep:
+    """Numbers of each step, kept on the device until somebody looks, so that no step waits for them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, list[Tensor]] = {}
+
+    def add(self, numbers: Mapping[str, Tensor]) -> None:
+        """numbers: () each."""
+        for name, value in numbers.items():
+            self._kept.setdefault(name, []).append(value.detach())
+
+    def look(self) -> dict[str, float]:
+        """Of each number the mean since the last look, and of gradients the largest (`NAME_max`), too."""
+        kept, self._kept = {name: torch.stack(values).float() for name, values in self._kept.items()}, {}
+        means = {name: values.mean().item() for name, values in kept.items()}
+        return means | {f"{name}_max": values.max().item() for name, values in kept.items() if "gradient" in name}
 
 
 def gradient_norms(method: nn.Module) -> dict[str, Tensor]:

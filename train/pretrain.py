@@ -19,12 +19,13 @@ import tyro
 from accelerate import Accelerator, PartialState
 from torch import Tensor
 
-from train.batches import batches, open_images, steps_in_epoch
+from train.batches import batches, open_images, share_of, steps_in_epoch
 from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
 from train.gradcache import cached_backward
 from train.method import Method, Step
-from train.monitor import first_bad_tensor, gradient_norms, save_batch
+from train.monitor import first_bad_tensor, save_batch
 from train.optim import make_optimizer
+from train.probe import probe_beside
 from train.recipe import Recipe, find_recipe, recipes
 from train.run_folder import holds_weights_of, only_run_in, run_card, same_run, same_step_everywhere
 from train.stopping import EXIT_CODE, stop_requests
@@ -73,7 +74,10 @@ def pretrain(
 
     torch.manual_seed(recipe.seed)
     encoder = new_encoder(recipe.name)
-    method = recipe.method(encoder).to(device).to(memory_format=torch.channels_last)
+    method = recipe.method(encoder)
+    method.prepare(len(images))
+    probe = probe_beside(method, images)
+    method = method.to(device).to(memory_format=torch.channels_last)
     optimizer = make_optimizer(
         recipe.optimizer,
         method,
@@ -112,7 +116,7 @@ def pretrain(
             world=world,
             workers=workers,
         )
-        watch_me = {"step": progress.step, "total": total, "knn_every": knn_every}
+        watch_me: Any = {"step": progress.step, "total": total, "knn_every": knn_every, "probe": probe, "data": data}
         with (
             Watch(folder, recipe, method, images, **watch_me) if main else nullcontext() as watch,
             stop_requests() as stop_asked,
@@ -123,21 +127,26 @@ def pretrain(
             for step, pixels in enumerate(loader, progress.step):
                 learning_rate = _set_learning_rate(optimizer, recipe, step / steps_per_epoch)
                 view1, view2 = views(_on(device, pixels), step, rank, world)
+                rows = share_of(images, step, recipe.batch_size, recipe.seed, rank=0, world=1)  # of all processes
+                method.before_step(torch.from_numpy(rows).to(device))
                 outcome = _backward(accelerator, model, method, view1, view2, chunk)
                 done, epoch = step + 1, (step + 1) / steps_per_epoch
                 look = done % LOG_EVERY == 0 or epoch.is_integer() or done == 1
-                norms = gradient_norms(method) if look else {}
+                if watch:
+                    watch.step(outcome)
                 if look or device.type == "cpu":  # elsewhere the question would wait for the device
                     _check_finite(outcome.loss, done, method, view1, view2, folder if main else None)
                 optimizer.step()
                 optimizer.zero_grad()
                 method.after_step(outcome, done / total)
+                if probe:
+                    probe.learn(rows, rate=learning_rate / (recipe.peak_learning_rate or 1), chunk=chunk or len(view1))
 
                 stopping = stop_asked()
                 if watch:
                     watch.bar.update()
                     if look:
-                        watch.look(done, epoch, loss=outcome.loss, learning_rate=learning_rate, norms=norms)
+                        watch.look(done, epoch, loss=outcome.loss, learning_rate=learning_rate)
                     if epoch.is_integer() or stopping or time.monotonic() - saved > SAVE_EVERY:
                         saved = time.monotonic()
                         progress = replace(progress, step=done, seconds=saved - started, joules=energy.joules())

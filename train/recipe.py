@@ -79,7 +79,7 @@ class Recipe(ABC):
         for name, value in asdict(self).items():
             if "temperature" in name and not value > 0:
                 raise BadNumber(f"{name} = {value}; a temperature is above 0")
-            if name in ("projection", "layers", "queue_size") and value < 1:
+            if name in ("projection", "layers", "queue_size", "negatives") and value < 1:
                 raise BadNumber(f"{name} = {value}; at least 1 is needed")
         if self.warmup_epochs >= self.epochs:  # a short trial of a long recipe: keep the shape of the schedule
             object.__setattr__(self, "warmup_epochs", self.epochs // 10)

@@ -22,8 +22,13 @@ SHOWN = 16  # images of one batch
 SIDE = 64  # pixels at which a view is shown, at least
 PLOTS = {  # title: the entries of the log that it draws
     "k-NN accuracy on held-out train images": ("knn_held_out",),
+    "Online linear probe, learnt during training (held-out train images; test at the end)": (
+        "online_held_out",
+        "online_test",
+    ),
+    "Pretext accuracy: the positive before all negatives": ("pretext_accuracy",),
     "Learning rate": ("learning_rate",),
-    "Gradient norm, first and last weights": ("gradient_first", "gradient_last"),
+    "Gradient norm, first and last weights": ("gradient_first", "gradient_last", "gradient_first_max"),
     "Spread of unit features (0: collapsed, 1: isotropic)": ("std",),
     "Effective rank of the features": ("rank",),
     "Momentum of the key encoder": ("key_momentum",),

@@ -7,15 +7,28 @@ from typing import final
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.features import extract
 from train.batches import batches, images_to_look_at, say_what_is_skipped
-from train.method import Method
-from train.monitor import collapse_warning, online_knn, online_spectrum
+from train.method import Method, Step
+from train.monitor import (
+    EveryStep,
+    collapse_warning,
+    gradient_norms,
+    held_out_features,
+    leak_warning,
+    look_at,
+    online_knn,
+    online_spectrum,
+)
+from train.probe import OnlineProbe
 from train.recipe import Recipe
 from train.report import write_report
-from train.run_log import RunLog
+from train.run_log import RunLog, read_log
 from train.views import Views
+from zoo.errors import BadData
 from zoo.shards import Shards
-from zoo.split import Split
+from zoo.source import FOLDER
+from zoo.split import Split, open_split
 
 
 @final
@@ -32,30 +45,44 @@ class Watch:
         step: int,
         total: int,
         knn_every: int,
+        probe: OnlineProbe | None = None,
+        data: Path | None = None,
     ) -> None:
+        """probe: learns beside the method. data: where the images are, for the test split beside them."""
+        self._probe, self._data = probe, data
         self._folder, self._recipe, self._method, self._images = folder, recipe, method, images
         self._first, self._total, self._knn_every = step, total, knn_every
-        self._warned, self._said = False, 0
+        self._warned, self._said = set[str](), 0
+        self._every, self._solved = EveryStep(), 0.0
         self._log = RunLog(folder, step=step)
+        self._best_knn = max((line.get("knn_held_out", 0.0) for line in read_log(folder)), default=0.0)
         self.bar = tqdm(total=total, initial=step, unit=" steps", dynamic_ncols=True)
 
     def __enter__(self) -> "Watch":
         self._tell_skipped()
+        for line in self._method.remarks(len(self._images), self._recipe.batch_size):
+            self.bar.write(line)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
         self._log.__exit__()
 
-    def look(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float, norms: dict[str, Tensor]) -> None:
+    def step(self, outcome: Step) -> None:
+        """Note every step's own numbers and the gradient norms, without waiting for the device."""
+        self._every.add({**outcome.seen, **gradient_norms(self._method)})
+
+    def look(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float) -> None:
         """Log the numbers after `done` updates; at the end of an epoch look at the features, too."""
-        numbers = {"loss": loss.item(), "learning_rate": learning_rate, "epoch": epoch}
-        numbers |= {name: norm.item() for name, norm in norms.items()}
+        numbers = {"loss": loss.item(), "learning_rate": learning_rate, "epoch": epoch} | self._every.look()
+        self._solved = numbers.get("pretext_accuracy", 0.0)
         self.bar.set_description_str(self._description(numbers["loss"], learning_rate))
         if epoch.is_integer():
             numbers |= self._features()
             if self._knn_every and (epoch % self._knn_every == 0 or done == self._total):
                 numbers |= self._knn()
+            if self._knn_every and done == self._total:
+                numbers |= self._on_test()
         self._tell_skipped()
         self._log.write(done, **numbers)
 
@@ -81,18 +108,37 @@ class Watch:
 
     def _features(self) -> dict[str, float]:
         seen = online_spectrum(self._method.encoder, self._look_at)
-        warning = collapse_warning(seen)
-        if warning and not self._warned:
-            self.bar.write(f"warning: {warning}")
-            self._warned = True
+        self._warn_once("collapse", collapse_warning(seen))
         return {"std": seen.std, "rank": seen.rank}
 
     def _knn(self) -> dict[str, float]:
-        value = online_knn(self._method.encoder, self._look_at)
-        if value is None:
+        features = look_at(self._method.encoder, self._look_at)
+        if features is None:
             return {}
+        value, unseen = online_knn(features), held_out_features(features)
         self.bar.write(f"k-NN on held-out train images, k = 20: {100 * value:.2f} %")
-        return {"knn_held_out": value}
+        self._warn_once("leak", leak_warning(self._solved, value, self._best_knn, held_out=len(self._look_at) // 6))
+        self._best_knn = max(self._best_knn, value)
+        return {"knn_held_out": value} | ({"online_held_out": self._probe.accuracy(unseen)} if self._probe else {})
+
+    def _on_test(self) -> dict[str, float]:
+        """The online probe's accuracy on the test split, once, at the end; the papers' online numbers are of it."""
+        own = str(self._data).startswith(FOLDER) or isinstance(self._images, Shards)
+        if self._probe is None or own:
+            return {}
+        try:
+            test = open_split(self._images.dataset, "test", data=self._data)
+        except (BadData, FileNotFoundError) as error:
+            self.bar.write(f"no test split for the online probe: {error}")
+            return {}
+        value = self._probe.accuracy(extract(self._method.encoder, test))
+        self.bar.write(f"online linear probe on {len(test):,} test images: {100 * value:.2f} %")
+        return {"online_test": value}
+
+    def _warn_once(self, about: str, warning: str) -> None:
+        if warning and about not in self._warned:
+            self.bar.write(f"warning: {warning}")
+            self._warned.add(about)
 
     def _tell_skipped(self) -> None:
         line = say_what_is_skipped(self._images, self._said)

@@ -54,7 +54,7 @@ class SimCo(Method):
     def loss(self, q: Tensor, k: Tensor) -> Step:
         loss_q = losses.dual_temperature(q, k, **self.temperatures)
         loss_k = losses.dual_temperature(k, q, **self.temperatures)
-        return Step((loss_q + loss_k) / 2)
+        return Step((loss_q + loss_k) / 2, seen={"pretext_accuracy": losses.pretext_accuracy(q, k)})
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.dual_temperature_range(batch_size, **self.temperatures))
@@ -74,7 +74,8 @@ class SimMoCo(MomentumMethod):
     def loss(self, *rows: Tensor) -> Step:
         pairs = zip(rows[::2], rows[1::2], strict=True)
         directions = [losses.dual_temperature(q, k, **self.temperatures) for q, k in pairs]
-        return Step(torch.stack(directions).mean())
+        accuracy = losses.pretext_accuracy(rows[0], rows[1])
+        return Step(torch.stack(directions).mean(), seen={"pretext_accuracy": accuracy})
 
     def after_step(self, step: Step, progress: float) -> None:
         self.follow(self.key_momentum)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from train import losses
 from train.batchnorm import BatchNormName, shuffles_keys, with_batchnorm
 from train.heads import linear, mlp
-from train.key_queue import KeyQueue
+from train.key_queue import KeyQueue, key_age, stale_negatives
 from train.method import LossRange, Step
 from train.momentum import MomentumMethod
 from train.recipe import Recipe
@@ -55,13 +55,18 @@ class MoCo(MomentumMethod):
             losses.info_nce(q, k, queue.rows, temperature=self.temperature)
             for q, k, queue in zip(queries, keys, self.queues, strict=True)
         ]
-        return Step(torch.stack(directions).mean(), keys)
+        accuracy = losses.pretext_accuracy(queries[0], keys[0], self.queues[0].rows)
+        return Step(torch.stack(directions).mean(), keys, {"pretext_accuracy": accuracy})
 
     def after_step(self, step: Step, progress: float) -> None:
         start, end = self.key_momentum
         self.follow(cosine_between(progress, start=start, end=end))
         for queue, keys in zip(self.queues, step.keys, strict=True):
             queue.enqueue(keys)  # type: ignore[operator]  # nn.ModuleList forgets of what it is a list
+
+    def remarks(self, images: int, batch_size: int) -> list[str]:
+        age = key_age(self.queue_size, batch_size, key_momentum=self.key_momentum[0])
+        return [age, *filter(None, [stale_negatives(self.queue_size, images)])]
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.info_nce_range(self.queue_size, temperature=self.temperature))

@@ -60,7 +60,8 @@ class MoCoV3(Method):
         return self.query(view1), self.key(view1), self.query(view2), self.key(view2)
 
     def loss(self, q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor) -> Step:
-        return Step(losses.mocov3(q1, k1, q2, k2, temperature=self.temperature))
+        loss = losses.mocov3(q1, k1, q2, k2, temperature=self.temperature)
+        return Step(loss, seen={"pretext_accuracy": losses.pretext_accuracy(q1, k2)})
 
     def after_step(self, step: Step, progress: float) -> None:
         momentum = cosine_between(progress, start=self.key_momentum, end=1.0)

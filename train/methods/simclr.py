@@ -41,7 +41,8 @@ class SimCLR(Method):
         return z1, z2
 
     def loss(self, z1: Tensor, z2: Tensor) -> Step:
-        return Step(losses.nt_xent(torch.cat([z1, z2]), temperature=self.temperature))
+        loss = losses.nt_xent(torch.cat([z1, z2]), temperature=self.temperature)
+        return Step(loss, seen={"pretext_accuracy": losses.pretext_accuracy(z1, z2)})
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.nt_xent_range(batch_size, temperature=self.temperature))
