@@ -10,11 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 import zoo
+from train.method import Method
 from train.pretrain import pretrain
 from train.recipe import Recipe, find_recipe, recipes
 from train.run_log import read_log
 from zoo.backbone import BACKBONES
 from zoo.encoder import new_encoder
+from zoo.errors import BadNumber
 from zoo.names import parse_name
 
 # Each method once, and each optimiser, schedule and head.
@@ -78,3 +80,27 @@ def test_a_run_in_chunks_is_the_run_at_once_where_no_batch_is_normalised(tmp_pat
         states[chunk] = load_file(folder / "model.safetensors")
     for key, value in states[0].items():
         assert torch.allclose(states[4][key], value, atol=1e-5), key
+
+
+def test_progressive_resizing_gives_each_size_an_equal_part_of_the_epochs():
+    recipe = replace(find_recipe("simco-r20-cifar100"), epochs=10, sizes=(16, 24, 32, 32))
+    assert [recipe.size_at(epoch, 48) for epoch in (0, 2.49, 2.5, 4.99, 5, 9.99)] == [16, 16, 24, 24, 32, 32]
+    assert replace(recipe, sizes=()).size_at(9.99, 48) == 48
+    with pytest.raises(BadNumber, match=r"sizes = \(16, 0\); allowed: pixels"):
+        replace(recipe, sizes=(16, 0))
+
+
+def test_a_transformer_is_trained_at_its_own_size_alone():
+    with pytest.raises(BadNumber, match=r"sizes = \(16, 32\); vit_tiny_patch16_224 takes images of one size"):
+        replace(find_recipe("mocov3-vitt4-cifar100"), sizes=(16, 32))
+
+
+def test_a_run_goes_through_its_sizes_step_by_step(tmp_path, monkeypatch):
+    seen = []
+    forward = Method.forward
+    monkeypatch.setattr(
+        Method, "forward", lambda self, a, b: seen.append((a.shape[2], b.shape[2])) or forward(self, a, b)
+    )
+    recipe = replace(find_recipe("simco-r20-digits"), epochs=2, batch_size=64, sizes=(5, 6, 8, 8))
+    pretrain(recipe, out=tmp_path / "run", limit=128, knn_every=0)
+    assert seen == [(5, 5), (6, 6), (8, 8), (8, 8)]

@@ -311,6 +311,13 @@ def test_processes_make_the_rows_one_process_makes(world: int) -> None:
     assert torch.equal(whole[1], torch.cat([view2 for _, view2 in parts]))
 
 
+def test_the_size_may_follow_the_step() -> None:
+    images, growing = pixels(4, 32, 32), Views(EVERYTHING, ViewPolicy(), size=lambda step: 16 + 8 * step, seed=5)
+    for step in (0, 2):
+        fixed = Views(EVERYTHING, ViewPolicy(), size=16 + 8 * step, seed=5)
+        assert all(map(torch.equal, growing(images, step), fixed(images, step)))
+
+
 def test_a_view_does_not_depend_on_the_other_policy() -> None:
     images = pixels(8, 32, 32)
     view1, view2 = Views(EVERYTHING, ViewPolicy(), size=32, seed=5)(images, 0)

@@ -71,7 +71,8 @@ def pretrain(
     total = recipe.epochs * steps_per_epoch
 
     torch.manual_seed(recipe.seed)
-    method = recipe.method(new_encoder(recipe.name)).to(device).to(memory_format=torch.channels_last)
+    encoder = new_encoder(recipe.name)
+    method = recipe.method(encoder).to(device).to(memory_format=torch.channels_last)
     optimizer = make_optimizer(
         recipe.optimizer,
         method,
@@ -79,7 +80,12 @@ def pretrain(
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
     )
-    views = Views(recipe.view1, recipe.view2, size=method.encoder.image_size, seed=recipe.seed)
+    views = Views(
+        recipe.view1,
+        recipe.view2,
+        size=lambda step: recipe.size_at(step / steps_per_epoch, encoder.image_size),
+        seed=recipe.seed,
+    )
 
     with only_run_in(folder, main=main):
         data_read = {"images": len(images), "data": images.sha256}

@@ -55,6 +55,9 @@ class Recipe(ABC):
     """Augmentation of the first view."""
     view2: ViewPolicy = field(default_factory=ViewPolicy)
     """Augmentation of the second view."""
+    sizes: tuple[int, ...] = ()
+    """Progressive resizing: sides of the views in pixels, each for an equal part of the epochs, such as 16 24 32.
+    Empty: the encoder's own size all along."""
     seed: int = 15
     """Of initial weights, sample order and augmentation."""
 
@@ -68,6 +71,11 @@ class Recipe(ABC):
             raise BadNumber(f"momentum = {self.momentum}; allowed: 0 <= momentum < 1")
         if not 0 <= self.seed < 2**63:
             raise BadNumber(f"seed = {self.seed}; allowed: 0 <= seed < 2^63")
+        if any(size < 1 for size in self.sizes):
+            raise BadNumber(f"sizes = {self.sizes}; allowed: pixels, 1 and more each")
+        backbone = backbone_row(parse_name(self.name).backbone)
+        if self.sizes and backbone.patch:
+            raise BadNumber(f"sizes = {self.sizes}; {backbone.architecture} takes images of one size: leave them out")
         for name, value in asdict(self).items():
             if "temperature" in name and not value > 0:
                 raise BadNumber(f"{name} = {value}; a temperature is above 0")
@@ -90,6 +98,10 @@ class Recipe(ABC):
         return SCHEDULES[self.schedule](
             epoch, peak=self.peak_learning_rate, epochs=self.epochs, warmup_epochs=self.warmup_epochs
         )
+
+    def size_at(self, epoch: float, image_size: int) -> int:
+        """Side of the views at `epoch` (fractional), pixels, for an encoder of images of image_size."""
+        return self.sizes[int(epoch / self.epochs * len(self.sizes))] if self.sizes else image_size
 
     def numbers(self) -> dict[str, Any]:
         """All that may be set by a flag, as plain JSON values (infinity as "inf")."""

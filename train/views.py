@@ -77,18 +77,24 @@ class Views:
 
     Two processes with 32 images each see what one with 64 sees, and a view does not depend on the other one's policy.
     Autocast is off inside. TF32, where it is on, moves a pixel by half a grey level at most.
+    size: side of the views in pixels, or a function from the step to it.
     """
 
-    def __init__(self, policy1: ViewPolicy, policy2: ViewPolicy, *, size: int, seed: int) -> None:
-        _check("size", size, size >= 1, "pixels >= 1")
-        self.policies, self.size, self.seed = (policy1, policy2), size, seed
+    def __init__(
+        self, policy1: ViewPolicy, policy2: ViewPolicy, *, size: int | Callable[[int], int], seed: int
+    ) -> None:
+        if not callable(size):
+            _check("size", size, size >= 1, "pixels >= 1")
+        self.policies, self.seed = (policy1, policy2), seed
+        self._size_at = size if callable(size) else lambda step: size
 
     def __call__(self, images: Tensor, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) uint8, rows rank * B .. rank * B + B of the global batch -> two (B, 3, size, size) in [0, 1].
 
         (B, 2, 3, size, size) are two crops of every image that `cut` has made already.
         """
-        cut = images.ndim == 5 and images.shape[1:] == (2, 3, self.size, self.size)
+        size = self._size_at(step)
+        cut = images.ndim == 5 and images.shape[1:] == (2, 3, size, size)
         fine = images.dtype == torch.uint8 and images.numel() > 0 and (cut or images.shape[1] == 3 == images.ndim - 1)
         _check("images", (tuple(images.shape), images.dtype), fine, "(B, 3, H, W) and torch.uint8, with B, H, W >= 1")
         _check("rank", rank, 0 <= rank < world, f"0 .. world - 1, and world = {world}")
@@ -105,20 +111,20 @@ class Views:
             there = mine.flip.to(images.device, non_blocking=True)[:, None, None, None]
             x = images.float().div_(255)
             return recolour(torch.where(there, x.flip(3), x), mine, blur_radius=radius)
-        return make_view(images, mine, size=self.size, interpolation=policy.interpolation, blur_radius=radius)
+        return make_view(images, mine, size=self._size_at(step), interpolation=policy.interpolation, blur_radius=radius)
 
     def cut(self, image: Image.Image, step: int, row: int, batch_size: int) -> np.ndarray:
         """(2, 3, size, size) uint8: the crops of both views of one RGB image, row `row` of the global batch.
 
         The boxes are those that the views of a tensor of that size have. Pillow cuts and resizes: its own rounding.
         """
-        crops = []
+        crops, size = [], self._size_at(step)
         for index, policy in enumerate(self.policies):
             tries, places = (u[row : row + 1] for u in _box_draws(self.seed, step, index, batch_size))
             ((top, left, height, width),) = _boxes(policy, tries, places, image.height, image.width).tolist()
             kind = Image.Resampling[policy.interpolation.upper()]
             crop = image.crop((left, top, left + width, top + height))  # resize(box=) would look beyond it
-            crops.append(np.asarray(crop.resize((self.size, self.size), kind)).transpose(2, 0, 1))
+            crops.append(np.asarray(crop.resize((size, size), kind)).transpose(2, 0, 1))
         return np.stack(crops)
 
 

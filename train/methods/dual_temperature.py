@@ -31,6 +31,7 @@ from train.heads import mlp
 from train.method import LossRange, Method, Step
 from train.momentum import MomentumMethod
 from train.recipe import Recipe
+from train.small import SMALL
 from train.views import ViewPolicy
 from zoo.encoder import Encoder
 
@@ -176,4 +177,12 @@ SIMMOCO_CIFAR10 = replace(SIMMOCO_CIFAR100, name="simmoco-r18-cifar10", expects=
 PLUS_CIFAR100 = replace(SIMMOCO_CIFAR100, name="simmocoplus-r18-cifar100", symmetric=True, expects=TABLE_8)
 PLUS_CIFAR10 = replace(PLUS_CIFAR100, name="simmocoplus-r18-cifar10")
 
-RECIPES = [CIFAR100, CIFAR10, DIGITS, SIMMOCO_CIFAR100, SIMMOCO_CIFAR10, PLUS_CIFAR100, PLUS_CIFAR10]
+# --- for a CPU ---
+SMALL_CIFAR100 = replace(CIFAR100, name="simco-r20-cifar100", **SMALL)
+SIMMOCO_SMALL = replace(SIMMOCO_CIFAR100, name="simmoco-r20-cifar100", **SMALL)
+PLUS_SMALL = replace(PLUS_CIFAR100, name="simmocoplus-r20-cifar100", **SMALL)
+
+RECIPES = [
+    CIFAR100, CIFAR10, DIGITS, SIMMOCO_CIFAR100, SIMMOCO_CIFAR10, PLUS_CIFAR100, PLUS_CIFAR10, SMALL_CIFAR100,
+    SIMMOCO_SMALL, PLUS_SMALL,
+]  # fmt: skip

@@ -30,6 +30,7 @@ from train.method import LossRange, Step
 from train.momentum import MomentumMethod
 from train.recipe import Recipe
 from train.schedules import cosine_between
+from train.small import SMALL
 from train.views import ViewPolicy
 from zoo.encoder import Encoder
 
@@ -228,7 +229,11 @@ PLUS_IN100 = replace(
     queue_size=65536,
 )
 
+# --- for a CPU: split statistics and shuffled keys, as one process needs them ---
+V2_SMALL = replace(V2_CIFAR100, name="mocov2-r20-cifar100", batchnorm="auto", **SMALL)
+PLUS_SMALL = replace(V2_SMALL, name="mocov2plus-r20-cifar100", symmetric=True)
+
 RECIPES = [
     V1_IN1K, *WIDER, V2_IN1K, V2_IN1K_800, V1_CIFAR10, V1_CIFAR100, V2_CIFAR100, V2_CIFAR100_PAPER, V2_CIFAR10,
-    PLUS_CIFAR10, PLUS_CIFAR100, PLUS_IN100,
+    PLUS_CIFAR10, PLUS_CIFAR100, PLUS_IN100, V2_SMALL, PLUS_SMALL,
 ]  # fmt: skip

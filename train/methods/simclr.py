@@ -21,6 +21,7 @@ from train.batchnorm import with_batchnorm
 from train.heads import mlp, simclr_head
 from train.method import LossRange, Method, Step
 from train.recipe import Recipe
+from train.small import SMALL
 from train.views import ViewPolicy
 from zoo.encoder import Encoder
 from zoo.resnet import zero_init_residual
@@ -140,4 +141,6 @@ IN100 = replace(
     projection=512,
 )
 
-RECIPES = [CIFAR10, CIFAR100, IN1K, *WIDER, SOLO_CIFAR10, SOLO_CIFAR100, IN100]
+SMALL_CIFAR100 = replace(SOLO_CIFAR100, name="simclr-r20-cifar100", **SMALL)
+
+RECIPES = [CIFAR10, CIFAR100, IN1K, *WIDER, SOLO_CIFAR10, SOLO_CIFAR100, IN100, SMALL_CIFAR100]
