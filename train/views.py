@@ -75,6 +75,7 @@ class Parameters(NamedTuple):
 class Views:
     """Both views of a batch: a pure function of the images, the seed, the step and the row in the global batch.
 
+    They are made in one pass over 2B rows where the policies interpolate and blur alike, as all recipes' do.
     Two processes with 32 images each see what one with 64 sees, and a view does not depend on the other one's policy.
     Autocast is off inside. TF32, where it is on, moves a pixel by half a grey level at most.
     size: side of the views in pixels, or a function from the step to it.
@@ -98,20 +99,33 @@ class Views:
         fine = images.dtype == torch.uint8 and images.numel() > 0 and (cut or images.shape[1] == 3 == images.ndim - 1)
         _check("images", (tuple(images.shape), images.dtype), fine, "(B, 3, H, W) and torch.uint8, with B, H, W >= 1")
         _check("rank", rank, 0 <= rank < world, f"0 .. world - 1, and world = {world}")
+        pair = images.unbind(dim=1) if cut else (images, images)
+        drawn = [self._mine(index, images, step, rank, world) for index in (0, 1)]
         with torch.autocast(images.device.type, enabled=False):
-            first, second = images.unbind(dim=1) if cut else (images, images)
-            return self._view(0, first, step, rank, world, cut), self._view(1, second, step, rank, world, cut)
+            if self._how(0) != self._how(1):
+                return self._pass(0, pair[0], drawn[0], size, cut), self._pass(1, pair[1], drawn[1], size, cut)
+            both = Parameters(*map(torch.cat, zip(*drawn, strict=True)))
+            view1, view2 = self._pass(0, torch.cat(pair), both, size, cut).chunk(2)
+            return view1, view2
 
-    def _view(self, index: int, images: Tensor, step: int, rank: int, world: int, cut: bool) -> Tensor:
-        n, (height, width), policy = len(images), images.shape[2:], self.policies[index]
-        drawn = draw(policy, seeded(self.seed, step, index), n * world, height, width)
-        mine = Parameters(*(column[rank * n : rank * n + n] for column in drawn))
-        radius = math.ceil(3 * policy.blur_sigma[1])  # pixels
+    def _mine(self, index: int, images: Tensor, step: int, rank: int, world: int) -> Parameters:
+        """What was drawn for one view of the rows of this process."""
+        n, (height, width) = len(images), images.shape[-2:]
+        drawn = draw(self.policies[index], seeded(self.seed, step, index), n * world, height, width)
+        return Parameters(*(column[rank * n : rank * n + n] for column in drawn))
+
+    def _how(self, index: int) -> tuple[str, int]:
+        """Interpolation and blur radius, pixels: what all rows of one pass have in common."""
+        policy = self.policies[index]
+        return policy.interpolation, math.ceil(3 * policy.blur_sigma[1])
+
+    def _pass(self, index: int, images: Tensor, drawn: Parameters, size: int, cut: bool) -> Tensor:
+        interpolation, radius = self._how(index)
         if cut:
-            there = mine.flip.to(images.device, non_blocking=True)[:, None, None, None]
+            there = drawn.flip.to(images.device, non_blocking=True)[:, None, None, None]
             x = images.float().div_(255)
-            return recolour(torch.where(there, x.flip(3), x), mine, blur_radius=radius)
-        return make_view(images, mine, size=self._size_at(step), interpolation=policy.interpolation, blur_radius=radius)
+            return recolour(torch.where(there, x.flip(3), x), drawn, blur_radius=radius)
+        return make_view(images, drawn, size=size, interpolation=interpolation, blur_radius=radius)
 
     def cut(self, image: Image.Image, step: int, row: int, batch_size: int) -> np.ndarray:
         """(2, 3, size, size) uint8: the crops of both views of one RGB image, row `row` of the global batch.
