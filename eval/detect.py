@@ -1,6 +1,6 @@
 """Detection: a ResNet's weights in torchvision's Faster R-CNN, fine-tuned on a folder in VOC layout.
 
-    python -m eval.detect runs/simco-r50-in100 random:r50 --data VOC2007 --neck c4
+    python -m eval.detect runs/simco-r50-in100 random:simco-r50-in100 --data VOC2007 --neck c4
 
 The schedule is MoCo's for VOC (He et al. 2020, section 4.2.1, and its released configuration): 24,000 steps of 16
 images, rate 0.02 after 100 steps of warm-up, a tenth of it from 18,000 and again from 22,000, short side 480 to 800,
@@ -27,39 +27,46 @@ from torchvision.ops import MultiScaleRoIAlign
 
 from eval.linear_sgd import indices
 from eval.voc import Scene, class_names, read_voc
-from zoo.encoder import Encoder, build_backbone, load_encoder
+from zoo.encoder import Encoder, load_encoder, new_encoder
 from zoo.errors import BadData, ZooError
 
 Neck = Literal["fpn", "c4"]
 STAGES = ("layer1", "layer2", "layer3", "layer4")
-RATE, DECAY, WARM_UP = 0.02, 1e-4, 100  # the rate is for 16 images
+RATE, DECAY, WARM_UP = 0.02, 1e-4, 100  # the rate is for 16 images; steps, or a tenth of a shorter training
+REGIONS = 512  # of an image that the second stage learns from in a step
 SIDES = (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)  # pixels, of the shorter side in training
+ANCHORS = (32, 64, 128, 256, 512)  # pixels, sides of the squares where the longest of SIDES is 800
+SHAPES = (0.5, 1.0, 2.0)  # height to width
 
 
-def detector(encoder: Encoder, *, classes: int, neck: Neck, sides: Sequence[int] = SIDES) -> FasterRCNN:
+def detector(
+    encoder: Encoder, *, classes: int, neck: Neck, sides: Sequence[int] = SIDES, regions: int = REGIONS
+) -> FasterRCNN:
     """Faster R-CNN on a copy of the encoder's ResNet; it takes images in [0, 1] and normalises as the encoder does.
 
-    sides: allowed lengths of the shorter side in training; the longest is used in tests.
+    sides: allowed lengths of the shorter side in training; the longest is used in tests, and the anchors shrink with
+    it. regions: of each image that the second stage learns from in a step; in a test it sees four times as many.
     Raises BadData if the backbone has no four stages.
     """
     network = copy.deepcopy(encoder.backbone)
     if not all(hasattr(network, stage) for stage in STAGES):
         raise BadData(f"{type(network).__name__} has no stages {', '.join(STAGES)}; detection needs such a ResNet")
-    body, more = NECKS[neck](network, classes)
+    body, more = NECKS[neck](network, classes, tuple(round(max(sides) / max(SIDES) * side) for side in ANCHORS))
     mean, std = encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
     num_classes = None if "box_predictor" in more else classes + 1
-    return FasterRCNN(
-        body, num_classes, min_size=tuple(sides), max_size=1333, image_mean=mean, image_std=std, **more
-    ).requires_grad_()
+    more |= {"min_size": tuple(sides), "max_size": 1333, "box_batch_size_per_image": regions}
+    more["rpn_post_nms_top_n_test"] = min(1000, 4 * regions)
+    return FasterRCNN(body, num_classes, image_mean=mean, image_std=std, **more).requires_grad_()
 
 
-def _fpn(network: nn.Module, classes: int) -> tuple[nn.Module, dict[str, object]]:
+def _fpn(network: nn.Module, classes: int, anchors: tuple[int, ...]) -> tuple[nn.Module, dict[str, object]]:
     """A feature pyramid on all four stages (Lin et al. 2017)."""
     wanted = {stage: str(index) for index, stage in enumerate(STAGES)}
-    return BackboneWithFPN(network, wanted, [_width(network, stage) for stage in STAGES], 256), {}
+    body = BackboneWithFPN(network, wanted, [_width(network, stage) for stage in STAGES], 256)
+    return body, {"rpn_anchor_generator": AnchorGenerator(tuple((side,) for side in anchors), (SHAPES,) * len(anchors))}
 
 
-def _c4(network: nn.Module, classes: int) -> tuple[nn.Module, dict[str, object]]:
+def _c4(network: nn.Module, classes: int, anchors: tuple[int, ...]) -> tuple[nn.Module, dict[str, object]]:
     """The first three stages find regions; the fourth, with a normalisation behind it, is the head of each region."""
     parts = list(network.named_children())
     stop = [name for name, _ in parts].index("layer4")
@@ -69,7 +76,7 @@ def _c4(network: nn.Module, classes: int) -> tuple[nn.Module, dict[str, object]]
     last = network.get_submodule("layer4")
     head = nn.Sequential(last, nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     more = {
-        "rpn_anchor_generator": AnchorGenerator(((32, 64, 128, 256, 512),), ((0.5, 1.0, 2.0),)),
+        "rpn_anchor_generator": AnchorGenerator((anchors,), (SHAPES,)),
         "box_roi_pool": MultiScaleRoIAlign(["0"], output_size=14, sampling_ratio=2),
         "box_head": head,
         "box_predictor": FastRCNNPredictor(width, classes + 1),
@@ -86,27 +93,32 @@ def _width(network: nn.Module, stage: str) -> int:
     return convolutions[-1].out_channels
 
 
-def rate(step: int, steps: int, batch: int) -> float:
-    """Warm-up, then two falls at 18/24 and 22/24 of the way; in proportion to the batch."""
+def rate(step: int, steps: int, batch: int, *, peak: float = RATE) -> float:
+    """Warm-up, then two falls at 18/24 and 22/24 of the way; in proportion to the batch. peak: for 16 images."""
     fall = 0.1 ** ((step >= steps * 18 / 24) + (step >= steps * 22 / 24))
-    return RATE * batch / 16 * fall * min(1.0, (step + 1) / WARM_UP)
+    return peak * batch / 16 * fall * min(1.0, (step + 1) / min(WARM_UP, max(1, steps // 10)))
 
 
 def fit(
-    model: FasterRCNN, scenes: Sequence[Scene], names: Sequence[str], *, steps: int, batch: int, seed: int = 0
+    model: FasterRCNN,
+    scenes: Sequence[Scene],
+    names: Sequence[str],
+    *,
+    steps: int,
+    batch: int,
+    peak: float = RATE,
+    seed: int = 0,
 ) -> list[float]:
-    """Train; returns the loss of each step. Raises BadData if it becomes infinite."""
+    """Train; returns the loss of each step. Raises BadData if it becomes infinite. peak: of `rate`."""
     torch.manual_seed(seed)  # regions are sampled at random
-    optimiser = torch.optim.SGD(model.parameters(), RATE, momentum=0.9, weight_decay=DECAY)
+    optimiser = torch.optim.SGD(model.parameters(), peak, momentum=0.9, weight_decay=DECAY)
     losses = []
     for step, (images, targets) in enumerate(_batches(model, scenes, names, steps, batch, seed)):
         for group in optimiser.param_groups:
-            group["lr"] = rate(step, steps, batch)
+            group["lr"] = now = rate(step, steps, batch, peak=peak)
         loss = sum(model.train()(images, targets).values())
         if not torch.isfinite(loss):
-            raise BadData(
-                f"the loss became {loss.item()} in step {step}; the rate of {rate(step, steps, batch):g} is too high"
-            )
+            raise BadData(f"the loss became {loss.item()} in step {step}; the rate of {now:g} is too high")
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -156,15 +168,13 @@ def average_precision(model: FasterRCNN, scenes: Sequence[Scene], names: Sequenc
 
 
 def _encoder(text: str) -> Encoder:
-    """A model of the zoo, or random:BACKBONE with the ImageNet stem."""
-    kind, colon, backbone = text.partition(":")
+    """A model of the zoo, or, as random:NAME, the same network before any training; its weights follow torch's seed."""
+    kind, colon, name = text.partition(":")
     if not colon:
         return load_encoder(text)
     if kind != "random":
-        raise BadData(f"{text}: detection takes names of the zoo, run folders and random:BACKBONE")
-    torch.manual_seed(0)
-    grey = (0.5, 0.5, 0.5)
-    return Encoder(build_backbone(backbone, image_size=224), mean=grey, std=grey, image_size=224)
+        raise BadData(f"{text}: detection takes names of the zoo, run folders, and random:NAME, a model's untrained twin")
+    return new_encoder(name)
 
 
 def main() -> None:
@@ -178,20 +188,24 @@ def main() -> None:
         test: str = "test",
         steps: int = 24_000,
         batch_size: int = 16,
+        rate: float = RATE,
         sides: tuple[int, ...] = SIDES,
+        regions: int = REGIONS,
         seeds: int = 1,
     ) -> None:
         """Fine-tune Faster R-CNN on a folder in VOC layout and print AP, AP50, AP75.
 
         Args:
-            models: Names of the zoo, run folders, or random:BACKBONE.
+            models: Names of the zoo, run folders, or random:NAME, the same network as NAME's before any training.
             data: Folder with JPEGImages, Annotations and ImageSets/Main.
             neck: c4 (MoCo's) or fpn.
             train: List in ImageSets/Main to train on.
             test: List to test on.
             steps: Updates; the falls of the rate move with them.
-            batch_size: Images in a step; the rate moves with it.
+            batch_size: Images in a step.
+            rate: Learning rate for 16 images; it moves with the batch.
             sides: Shorter sides in training, pixels; the last one is used in the test.
+            regions: Regions of an image that the second stage learns from in a step; a small image needs few.
             seeds: Trainings of each model. 0.3 points between single runs are noise.
         """
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -202,8 +216,8 @@ def main() -> None:
         for name in models:
             for seed in range(seeds):
                 torch.manual_seed(seed)  # the new layers
-                model = detector(_encoder(name), classes=len(names), neck=neck, sides=sides).to(device)
-                fit(model, scenes, names, steps=steps, batch=batch_size, seed=seed)
+                model = detector(_encoder(name), classes=len(names), neck=neck, sides=sides, regions=regions).to(device)
+                fit(model, scenes, names, steps=steps, batch=batch_size, peak=rate, seed=seed)
                 found = average_precision(model, tests, names)
                 print(
                     f"| {name} | {seed} | {' | '.join(f'{100 * value:.2f}' for value in found.values())} |", flush=True
