@@ -11,8 +11,8 @@ from zoo.errors import ZooError
 ROOT = Path(__file__).parents[1]
 ROW = {
     "protocol": "k-NN, k = 20", "protocol_version": 1, "metric": "top-1 accuracy", "unit": "share", "dataset": "digits",
-    "n_train": 1438, "n_test": 359, "dim": 64, "image_size": 8, "ci95": None, "data_sha256": ["a", "b"], "collapsed": False,
-    "unseen": 0, "unlabelled": 0, "skipped": 0, "duplicates": 0,
+    "n_train": 1438, "n_test": 359, "dim": 64, "image_size": 8, "ci95": None, "data_sha256": ["a", "b"],
+    "collapsed": False, "unseen": 0, "unlabelled": 0, "skipped": 0, "duplicates": 0,
 }  # fmt: skip
 
 

@@ -183,7 +183,7 @@ CPU_CIFAR100 = replace(
     CIFAR100,
     name="simco-r18-cifar100-cpu",
     source="ours: the paper's algorithm on a schedule of about two hours of one CPU core",
-    expects="none published; the paper's recipe, 200 epochs at batch 256: 58.35 % top-1 by the online linear probe (table 5)",
+    expects="none published; with the paper's recipe, 200 epochs, 58.35 % top-1 by the online linear probe (table 5)",
     epochs=7,
     batch_size=64,
     learning_rate=0.06,
