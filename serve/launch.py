@@ -78,7 +78,7 @@ def check(models: tuple[str, ...], *, host: str, workers: int, keys: str) -> Non
 def without_onnx(models: tuple[str, ...]) -> list[str]:
     """Names whose weights come with the package, which holds no ONNX file, and that have none in `$ZOO_HOME` yet."""
     names = [model for model in models if os.sep not in model and not Path(model, CARD).is_file()]
-    found = {name: own_folder(name) or next(map(own_folder, variants(name)), None) for name in names}
+    found = {name: own_folder(name) or next(map(own_folder, variants(name, {})), None) for name in names}
     return [name for name, at in found.items() if at and onnx_file(at).parent != at and not onnx_file(at).is_file()]
 
 
