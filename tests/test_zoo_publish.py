@@ -216,11 +216,20 @@ def test_a_revoked_token_uploads_nothing_and_is_told_so(run: Path, hub):
     assert hub.repos == {}
 
 
-def test_a_dry_run_asks_nobody(run: Path, hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_building_a_release_asks_nobody(run: Path, hub):
+    build_release(run, REPO)
+    assert hub.log == []
+
+
+@pytest.mark.slow
+def test_a_dry_run_makes_the_onnx_file_too_and_asks_nobody(
+    run: Path, hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     monkeypatch.setattr("sys.argv", ["zoo", "publish", str(run), "--repo", REPO, "--dry-run"])
     main()
     said = capsys.readouterr().out
-    assert "config.json" in said
+    assert {line.split()[-1] for line in said.splitlines()[:-1]} == {path.name for path in (run / "hub").iterdir()}
+    assert {"config.json", "model.onnx", "README.md"} <= {path.name for path in (run / "hub").iterdir()}
     assert "checked, not uploaded" in said
     assert hub.log == []
 
