@@ -6,12 +6,14 @@ It listens on this machine alone, sends nothing to anybody, and gives each worke
 import ipaddress
 import os
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
 import tyro
 
 from zoo.errors import ZooError
+from zoo.store import CARD, onnx_file, own_folder, variants
 
 LOOPBACK = "127.0.0.1"
 FILES = 10_240  # open files of a worker, most of them connections; the most that macOS gives
@@ -35,6 +37,8 @@ def launch(
         workers: processes; each has its own copy of the models and computes in one thread.
     """
     check(models, host=host, workers=workers, keys=os.environ.get("ZOO_API_KEY", ""))
+    for name in without_onnx(models):
+        subprocess.run([sys.executable, "-m", "serve.export", name])  # where it fails, the server says what is missing
     os.environ.update(environment(models, index, workers=workers))
     open_more_files()
     command = [sys.executable, "-m", "bentoml", "serve", "serve.service:Embeddings"]
@@ -62,6 +66,13 @@ def check(models: tuple[str, ...], *, host: str, workers: int, keys: str) -> Non
         )
     if workers < 1:
         raise ZooError(f"--workers {workers}; at least 1")
+
+
+def without_onnx(models: tuple[str, ...]) -> list[str]:
+    """Names whose weights come with the package, which holds no ONNX file, and that have none in `$ZOO_HOME` yet."""
+    names = [model for model in models if os.sep not in model and not Path(model, CARD).is_file()]
+    found = {name: own_folder(name) or next(map(own_folder, variants(name, {})), None) for name in names}
+    return [name for name, at in found.items() if at and onnx_file(at).parent != at and not onnx_file(at).is_file()]
 
 
 def environment(models: tuple[str, ...], index: tuple[str, ...], *, workers: int) -> dict[str, str]:

@@ -33,6 +33,9 @@ FLOOR_0 = (
     "split",
     "embedding",
     "provenance",
+    "listing",
+    "checkpoint_sources",
+    "energy",
 )
 MODULES = [path for folder in LAYERS for path in sorted((ROOT / folder).rglob("*.py"))]
 

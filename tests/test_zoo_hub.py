@@ -375,11 +375,9 @@ print(locate(f"hf://tester/again@{card.published.revision}").name == card.publis
 """
 
 
-@pytest.mark.parametrize(("before", "disabled"), [(WITHOUT_XET, "0"), ("", "1")], ids=["not installed", "disabled"])
-def test_without_xet_uploads_and_downloads_go_by_lfs(
-    run: Path, hub: LoopbackHub, tmp_path: Path, before: str, disabled: str
-):
-    done = elsewhere(before + BOTH_WAYS, hub, tmp_path, HF_HUB_DISABLE_XET=disabled)
+def test_where_xet_is_not_installed_uploads_and_downloads_go_by_lfs(run: Path, hub: LoopbackHub, tmp_path: Path):
+    """As they do in all other tests here, which disable it."""
+    done = elsewhere(WITHOUT_XET + BOTH_WAYS, hub, tmp_path, HF_HUB_DISABLE_XET="0")
     assert done.stdout.splitlines()[-1:] == ["True"], done.stderr
     assert hub.requests(r"POST .*/info/lfs/objects/batch")
     assert hub.requests("GET /cdn/")

@@ -33,6 +33,15 @@ def test_importing_zoo_loads_not_even_numpy_and_pillow():
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "[]\n"
 
 
+@pytest.mark.parametrize("words", ["list", "list *cifar100", "info simco-r18-cifar100"])
+def test_the_commands_that_only_look_load_neither_tyro_nor_numpy(words: str):
+    code = f"import sys; sys.argv = ['zoo', *'{words}'.split()]; from zoo.cli import main; main()"
+    script = f"{code}; print([name for name in ('tyro', 'numpy', 'PIL', 'torch') if name in sys.modules])"
+    said = subprocess.check_output([sys.executable, "-c", script], text=True).splitlines()
+    assert any("simco-r18-cifar100" in line for line in said)
+    assert said[-1] == "[]"
+
+
 def test_list_and_info_load_no_torch():
     code = (
         "import zoo, zoo.errors\nzoo.list()\ntry: zoo.info('simco-r20-digits-none')\nexcept zoo.errors.ZooError: pass"

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 import zoo
 from serve.export import export
+from serve.launch import without_onnx
 from serve.session import open_model
 from zoo.card import Card
 from zoo.cli import main
@@ -91,6 +92,11 @@ def test_the_onnx_file_of_a_model_inside_is_wanted_in_the_home(run: Path, inside
     file = home / "onnx" / NAME / ONNX
     with pytest.raises(NoWeights, match=f"{file} is not there. Export it: python -m serve.export simco-r20-digits"):
         open_model("simco-r20-digits")
+    named = ("simco-r20-digits", NAME, str(run), str(inside / NAME), "model.onnx")
+    assert without_onnx(named) == ["simco-r20-digits", NAME]  # `zoo serve` exports them first
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"onnx")
+    assert without_onnx(named) == []
 
 
 @pytest.mark.slow

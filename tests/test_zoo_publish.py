@@ -96,7 +96,10 @@ def test_the_card_tells_the_recipe_the_training_and_the_limits_and_has_no_placeh
         "Licence of the images: BSD-3-Clause.", "Bias: ", "Zhang et al. 2022", "[3, 32, 32], nearest",
     ):  # fmt: skip
         assert line in text, line
-    assert not re.search(r"TODO|More Information|None|null|\{|\bnan\b", text.split("---", 2)[2].split("```")[0])
+    prose = re.sub(r"^```python\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert not re.search(
+        r"TODO|TBD|More Information|\b(None|null|nan|unknown)\b|[{}]|<[a-z]|\| \|$", prose, re.MULTILINE
+    )
 
 
 def test_a_value_that_is_not_known_leaves_no_line(tmp_path: Path, encoder: Encoder, card: Card):
@@ -213,11 +216,20 @@ def test_a_revoked_token_uploads_nothing_and_is_told_so(run: Path, hub):
     assert hub.repos == {}
 
 
-def test_a_dry_run_asks_nobody(run: Path, hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_building_a_release_asks_nobody(run: Path, hub):
+    build_release(run, REPO)
+    assert hub.log == []
+
+
+@pytest.mark.slow
+def test_a_dry_run_makes_the_onnx_file_too_and_asks_nobody(
+    run: Path, hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     monkeypatch.setattr("sys.argv", ["zoo", "publish", str(run), "--repo", REPO, "--dry-run"])
     main()
     said = capsys.readouterr().out
-    assert "config.json" in said
+    assert {line.split()[-1] for line in said.splitlines()[:-1]} == {path.name for path in (run / "hub").iterdir()}
+    assert {"config.json", "model.onnx", "README.md"} <= {path.name for path in (run / "hub").iterdir()}
     assert "checked, not uploaded" in said
     assert hub.log == []
 

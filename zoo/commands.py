@@ -1,5 +1,6 @@
 """The commands of `zoo`, for tyro, which makes their flags and help texts of signatures and docstrings."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from zoo.embedding import unit_rows
 from zoo.errors import BadData, BadImage, ZooError, needs
 from zoo.files import sha256
 from zoo.listing import info, list_models
-from zoo.store import keep
+from zoo.store import ONNX, keep, read_card
 
 IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 
@@ -109,6 +110,8 @@ def publish_run(run: Path, /, repo: str, private: bool = False, dry_run: bool = 
     """
     from zoo.publish import build_release, publish
 
+    if not (run / ONNX).is_file():
+        _export(run)
     if dry_run:
         folder = build_release(run, repo)
         for path in sorted(folder.iterdir()):
@@ -118,6 +121,18 @@ def publish_run(run: Path, /, repo: str, private: bool = False, dry_run: bool = 
     card, commit = publish(run, repo=repo, private=private)
     print(f"{repo} {commit.tag}: {commit.revision}", file=sys.stderr)
     print(card.to_json(), end="")
+
+
+def _export(run: Path) -> None:
+    """Make the run's ONNX file by the layer above, in a process of its own. Raises NoWeights, CorruptFile, ZooError."""
+    read_card(run)  # raises here rather than in the other process
+    done = subprocess.run([sys.executable, "-m", "serve.export", str(run)], stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="", file=sys.stderr)  # stdout is the catalogue's
+    if done.returncode:
+        raise ZooError(
+            f"nothing published: {run / ONNX} could not be made, see above. Where a package is missing: "
+            'pip install "contrastive-zoo[export]"'
+        )
 
 
 def verify_model(model: str, /, url: str | None = None) -> None:

@@ -1,6 +1,7 @@
 """`zoo list` and `zoo info`: the standard library alone, since people wait for them."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import zoo
@@ -30,7 +31,7 @@ def list_models(pattern: str = "*", /, method: str = "*", backbone: str = "*", d
     for name in names:
         try:
             folder = own_folder(name)
-            rows.append(_row(named_card(folder) if folder else known[name]))
+            rows.append(_row(named_card(folder)) if folder else _row(known[name], variants(name, known)))
         except ZooError as error:
             rows.append((name, "", "", "", "", "broken, see below"))
             broken.append(str(error))
@@ -41,11 +42,10 @@ def list_models(pattern: str = "*", /, method: str = "*", backbone: str = "*", d
         raise CorruptFile("; ".join(broken))
 
 
-def _row(card: Card) -> tuple[str, ...]:
-    """A model's cells; without weights the last one says so, and what the recipe expects."""
+def _row(card: Card, others: Sequence[str] = ()) -> tuple[str, ...]:
+    """A model's cells; without weights the last one says what its name loads instead, or what the recipe expects."""
     size = (card.name, str(card.image_size), str(card.dim))
     if card.weights is None:
-        others = variants(card.name)
         instead = f"loads {others[0]}" if len(others) == 1 else ""
         return (*size, "", "", instead or f"no weights yet; expects {card.expects}")
     scores = [row for row in card.results if row.get("encoder") == card.name and row.get("unit", "share") == "share"]

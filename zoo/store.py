@@ -58,10 +58,10 @@ def named_card(folder: Path) -> Card:
     return card
 
 
-def variants(name: str) -> list[str]:
-    """The variants of a name, `NAME-VARIANT`, whose weights come with the package or are published."""
+def variants(name: str, cards: dict[str, Card]) -> list[str]:
+    """The variants of a name, `NAME-VARIANT`, whose weights come with the package or are published (`cards` says)."""
     inside = {path.parent.name for path in INSIDE.glob(f"{name}-*/{CARD}")}
-    published = {card.name for card in catalogue().values() if card.published and card.name.startswith(f"{name}-")}
+    published = {other for other, card in cards.items() if card.published and other.startswith(f"{name}-")}
     return sorted(inside | published, key=natural_order)
 
 
@@ -99,11 +99,12 @@ def locate(model: str | Path) -> Path:
         what = "a folder without card.json" if path.is_dir() else "a file" if path.exists() else "not there"
         raise NoWeights(f"{text}: {what}; a model is a folder that training wrote, such as runs/simco-r20-digits")
     parse_name(text)  # a name outside the grammar is told so first
-    card = catalogue().get(text)
+    cards = catalogue()
+    card = cards.get(text)
     if card is not None and card.published is not None:
         folder = fetched_folder(card.published.repo, card.published.revision)
         return folder if folder.is_dir() else _fetch(card.published)
-    others = variants(text)
+    others = variants(text, cards)
     if len(others) == 1:
         return locate(others[0])
     raise _no_weights(text, others, known=card is not None)
