@@ -21,12 +21,11 @@ import pyarrow.parquet as pq
 import tyro
 from pyarrow import fs
 
-from serve.limits import MAX_IMAGE
+from serve.limits import MAX_IMAGE, SUFFIXES
 from serve.session import Session, open_model
 from zoo.errors import BadData, BadImage, ZooError
 from zoo.files import new_file, write_bytes
 
-IMAGES = {".png", ".jpg", ".jpeg", ".webp"}
 ARCHIVES = {".zip", ".tar", ".tgz", ".gz"}
 COLUMNS = ("image", "img", "bytes")  # of a Parquet file's images: bytes, or the Hub's struct of bytes and path
 BATCH = 32  # images of one run
@@ -90,7 +89,7 @@ def shards_of(source: str) -> list[Shard]:
         system.get_file_info(fs.FileSelector(root, recursive=True)) if info.type == fs.FileType.Directory else [info]
     )
     paths = sorted(each.path for each in found if each.type == fs.FileType.File)
-    images = [path for path in paths if _suffix(path) in IMAGES]
+    images = [path for path in paths if _suffix(path) in SUFFIXES]
     parts: list[tuple[list[str], int | None]] = [(images[n : n + FILES], None) for n in range(0, len(images), FILES)]
     parts += [([path], None) for path in paths if _suffix(path) in ARCHIVES]
     for path in paths:
@@ -98,7 +97,7 @@ def shards_of(source: str) -> list[Shard]:
             groups = pq.ParquetFile(path, filesystem=system).num_row_groups
             parts += [([path], group) for group in range(groups)]
     if not parts:
-        raise BadData(f"{source}: no {', '.join(sorted(IMAGES | ARCHIVES))} or .parquet file")
+        raise BadData(f"{source}: no {', '.join(sorted(SUFFIXES | ARCHIVES))} or .parquet file")
     return [Shard(number, files, group) for number, (files, group) in enumerate(parts)]
 
 
@@ -169,7 +168,7 @@ def images_of(source: str, shard: Shard) -> Iterator[Encoded]:
     system, root = filesystem(source)
     for path in shard.files:
         name = PurePosixPath(path).relative_to(root).as_posix() if path != root else PurePosixPath(path).name
-        if _suffix(path) in IMAGES:
+        if _suffix(path) in SUFFIXES:
             with system.open_input_stream(path) as stream:
                 yield name, stream.read(MAX_IMAGE + 1)
         elif _suffix(path) == ".parquet":
@@ -195,13 +194,13 @@ def _archived_images(file: IO[bytes], name: str) -> Iterator[Encoded]:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 for info in archive.infolist():
-                    if _suffix(info.filename) in IMAGES:
+                    if _suffix(info.filename) in SUFFIXES:
                         yield f"{name}/{info.filename}", archive.read(info) if info.file_size <= MAX_IMAGE else None
             return
         file.seek(0)
         with tarfile.open(fileobj=file) as tar:
             for member in tar:
-                content = tar.extractfile(member) if member.isfile() and _suffix(member.name) in IMAGES else None
+                content = tar.extractfile(member) if member.isfile() and _suffix(member.name) in SUFFIXES else None
                 if content is not None:
                     yield f"{name}/{member.name}", content.read(MAX_IMAGE + 1)
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:

@@ -8,14 +8,12 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from serve.limits import MAX_BATCH, MAX_IMAGE
+from serve.limits import MAX_BATCH, MAX_IMAGE, SUFFIXES
 from serve.search import SUFFIX, Entry, Facts, read_index, write_index
 from serve.session import Session, open_model
 from zoo.embedding import unit_rows
 from zoo.errors import BadData, BadImage, ZooError
 from zoo.files import locked, zoo_home
-
-IMAGES = {".png", ".jpg", ".jpeg", ".webp"}
 
 
 def build(
@@ -56,9 +54,9 @@ def entries_below(folder: Path) -> list[Entry]:
     """Every image file below a folder, in the order of their paths. Raises BadData if there is none."""
     if not folder.is_dir():
         raise BadData(f"{folder}: no such folder")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES and path.is_file())
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     if not paths:
-        raise BadData(f"{folder}: no image file ({', '.join(sorted(IMAGES))})")
+        raise BadData(f"{folder}: no image file ({', '.join(sorted(SUFFIXES))})")
     return [
         Entry(path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns)
         for path, stat in ((path, path.stat()) for path in paths)

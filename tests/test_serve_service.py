@@ -3,11 +3,8 @@
 import asyncio
 import gc
 import io
-import json
 import os
 import re
-import subprocess
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -355,15 +352,3 @@ def test_an_engine_is_ready_after_its_warm_up_and_not_after_its_end(exported: Pa
     assert gap(asyncio.run(scenario()), torch_encoder.embed([png(), png(1)])) < TOLERANCE
     assert not engine.ready
     assert not engine.alive
-
-
-def ask_with_bentoml(url: str, **fields: Any) -> Any:
-    """What `bentoml.SyncHTTPClient(url).embed(**fields)` returns, from a program of its own."""
-    program = (
-        "import bentoml, json, sys\n"
-        "with bentoml.SyncHTTPClient(sys.argv[1]) as client:\n"
-        "    json.dump(client.embed(**json.load(sys.stdin)), sys.stdout)\n"
-    )
-    command = [sys.executable, "-c", program, url]
-    done = subprocess.run(command, input=json.dumps(fields), stdout=subprocess.PIPE, text=True, check=True, timeout=60)
-    return json.loads(done.stdout)
