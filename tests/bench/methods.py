@@ -35,22 +35,20 @@ RECIPES = (
     "membank-r18-cifar100",
 )  # fmt: skip
 BACKBONE, BATCH, LAST = "simco-r20-cifar100", 64, 20  # LAST: steps that the loss at the end is the mean of
-HEAD = "| method | loss: start, at the end, floor | k-NN, % | images/s: median (least .. most of tenths) |\n|---|---|---|---|"
+HEAD = """| method | loss: start, at the end, floor | k-NN, % | images/s: median (least .. most of tenths) |
+|---|---|---|---|"""
 
 
-def short(name: str, steps: int, images: int) -> Recipe:
-    """The recipe with BATCH images a step, a schedule of `steps`, and no queue beyond half the images."""
+def short(name: str) -> Recipe:
+    """The recipe with BATCH images a step and a queue of at most 4096 keys."""
     recipe: Any = find_recipe(name)
-    epochs = max(1, round(steps * BATCH / images))
-    numbers = {"batch_size": BATCH, "epochs": epochs, "warmup_epochs": 0}
-    if hasattr(recipe, "queue_size"):
-        numbers["queue_size"] = min(recipe.queue_size, 4096)
-    return replace(recipe, **numbers)
+    queue = {"queue_size": min(recipe.queue_size, 4096)} if hasattr(recipe, "queue_size") else {}
+    return replace(recipe, batch_size=BATCH, **queue)
 
 
 def train(name: str, split: Split, steps: int) -> dict[str, Any]:
     """`steps` updates from the same weights and images for every method."""
-    recipe = short(name, steps, len(split))
+    recipe = short(name)
     torch.manual_seed(0)
     method = recipe.method(new_encoder(BACKBONE))
     method.prepare(len(split))
@@ -99,11 +97,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--images", type=int, default=6_000)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=Path("runs/bench/methods"))
     flags = parser.parse_args()
     torch.set_num_threads(flags.threads)
-    split = open_split("cifar100", "train", data=flags.data).sample(12_000)
+    split = open_split("cifar100", "train", data=flags.data).sample(flags.images)
     facts = {"date": today(), "hardware": hardware(), "threads": flags.threads, "command": command(), "batch": BATCH,
              "images": len(split), "versions": versions()}  # fmt: skip
     flags.out.mkdir(parents=True, exist_ok=True)
