@@ -71,6 +71,13 @@ def test_a_recipe_takes_two_steps_and_resumes_exactly(name: str, tmp_path: Path,
     assert any(not torch.equal(before[key], value) for key, value in theirs.items() if key.startswith("method.encoder"))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", [name for name in recipes() if name not in KINDS and "digits" not in name])
+def test_every_recipe_takes_two_steps_and_resumes_exactly(name: str, tmp_path: Path, monkeypatch):
+    test_a_recipe_takes_two_steps_and_resumes_exactly(name, tmp_path, monkeypatch)
+
+
 def test_a_run_in_chunks_is_the_run_at_once_where_no_batch_is_normalised(tmp_path: Path, monkeypatch):
     """SimMoCo on a vision transformer has none, in its head neither."""
     recipe = replace(find_recipe("simmoco-r18-cifar10"), name="simmoco-vitt4-digits", batch_size=16, epochs=2)

@@ -34,6 +34,7 @@ from train.recipe import Recipe
 from train.small import SMALL
 from train.views import ViewPolicy
 from zoo.encoder import Encoder
+from zoo.names import parse_name
 
 PAPER = "Zhang et al. Dual Temperature Helps Contrastive Learning Without Many Negative Samples. CVPR 2022"
 
@@ -178,6 +179,25 @@ SIMMOCO_CIFAR10 = replace(SIMMOCO_CIFAR100, name="simmoco-r18-cifar10", expects=
 PLUS_CIFAR100 = replace(SIMMOCO_CIFAR100, name="simmocoplus-r18-cifar100", symmetric=True, expects=TABLE_8)
 PLUS_CIFAR10 = replace(PLUS_CIFAR100, name="simmocoplus-r18-cifar10")
 
+# --- the other data sets of table 8: the CIFAR numbers, for the authors' code has no script for them ---
+OTHERS = [
+    replace(
+        recipe,
+        name=f"{parse_name(recipe.name).method}-r18-{dataset}",
+        source=f"{recipe.source}; the paper gives one setup for all data sets, the code has no {dataset} script",
+        expects=TABLE_8,
+    )
+    for recipe in (CIFAR100, SIMMOCO_CIFAR100, PLUS_CIFAR100)
+    for dataset in ("svhn", "stl10", "in100")
+]
+END_TO_END = replace(
+    CIFAR100,
+    name="simco-r18-cifar100-endtoend",
+    source="He et al. 2020 (MoCo), figure 2a, end-to-end keys: InfoNCE, both ways; SimCo's other numbers",
+    expects="none published",
+    inter_temperature=0.1,
+)
+
 # --- for a CPU ---
 CPU_CIFAR100 = replace(
     CIFAR100,
@@ -196,5 +216,5 @@ PLUS_SMALL = replace(PLUS_CIFAR100, name="simmocoplus-r20-cifar100", **SMALL)
 
 RECIPES = [
     CIFAR100, CIFAR10, DIGITS, SIMMOCO_CIFAR100, SIMMOCO_CIFAR10, PLUS_CIFAR100, PLUS_CIFAR10, CPU_CIFAR100,
-    SMALL_CIFAR100, SIMMOCO_SMALL, PLUS_SMALL,
+    SMALL_CIFAR100, SIMMOCO_SMALL, PLUS_SMALL, *OTHERS, END_TO_END,
 ]  # fmt: skip
