@@ -1,7 +1,8 @@
 """The equations, side by side. Each is a pure function of the rows of the whole batch; rows need no normalising.
 
 All are computed in float32 (float64 stays) outside autocast and in log space: probabilities near 1 are never
-subtracted from 1, so easy anchors keep their digits. Values are in nats.
+subtracted from 1, so easy anchors keep their digits. Values are in nats. Of a large batch's matrix of logits only
+BLOCK rows exist at a time, also in the backward pass.
 """
 
 import math
@@ -11,6 +12,9 @@ from functools import wraps
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+BLOCK = 1024  # rows of logits at a time
 
 
 def full_precision(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -34,8 +38,7 @@ def nt_xent(z: Tensor, *, temperature: float) -> Tensor:
         raise ValueError(f"NT-Xent needs two views of at least 2 images, an even number of rows; got {len(z)} rows")
     z = F.normalize(z, dim=-1)
     positive = (z * z.roll(len(z) // 2, dims=0)).sum(-1)  # (2B,)
-    logits = (z @ z.T / temperature).fill_diagonal_(-math.inf)  # (2B, 2B), no row is its own negative
-    return (logits.logsumexp(-1) - positive / temperature).mean()
+    return (_log_sum_of_others(z, z, temperature) - positive / temperature).mean()
 
 
 @full_precision
@@ -58,8 +61,7 @@ def in_batch_info_nce(q: Tensor, k: Tensor, *, temperature: float) -> Tensor:
     q, k (N, P). Returns (). Raises ValueError if N < 2.
     """
     _at_least_two(q)
-    positive, negative = _similarities(q, k)
-    return F.softplus(_margin(positive, negative, temperature)).mean()
+    return F.softplus(_margin(*_unit(q, k), temperature)).mean()
 
 
 def mocov3(q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, *, temperature: float) -> Tensor:
@@ -83,11 +85,11 @@ def dual_temperature(q: Tensor, k: Tensor, *, intra_temperature: float, inter_te
     q, k (N, P). Returns (). The gradient reaches both; detach k for SimMoCo. Raises ValueError if N < 2.
     """
     _at_least_two(q)
-    positive, negative = _similarities(q, k)
+    q, k = _unit(q, k)
     # With m = logsumexp(negatives / tau) - positive / tau: W = sigmoid(m) and -log p_+ = softplus(m).
-    alpha = _margin(positive, negative, intra_temperature)
+    alpha = _margin(q, k, intra_temperature)
     with torch.no_grad():
-        beta = _margin(positive, negative, inter_temperature)
+        beta = _margin(q, k, inter_temperature)
         weight = (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp()
     return (weight * F.softplus(alpha)).mean()
 
@@ -97,16 +99,35 @@ def _at_least_two(rows: Tensor) -> None:
         raise ValueError(f"at least 2 rows are needed, for there are no negatives among {len(rows)}; raise batch_size")
 
 
-def _similarities(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines of each row of q with its own row of k (N,), and with all others (N, N), -inf on the diagonal."""
-    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
-    return (q * k).sum(-1), (q @ k.T).fill_diagonal_(-math.inf)
+def _unit(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return F.normalize(q, dim=-1), F.normalize(k, dim=-1)
 
 
-def _margin(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+def _margin(q: Tensor, k: Tensor, temperature: float) -> Tensor:
+    """By how much the others outweigh the positive: log sum_j exp(q_i k_j / tau), j != i, minus q_i k_i / tau: (N,)."""
     if math.isinf(temperature):
-        return torch.full_like(positive, math.log(len(positive) - 1))
-    return (negative / temperature).logsumexp(-1) - positive / temperature  # (N,)
+        return q.new_full((len(q),), math.log(len(q) - 1))
+    return _log_sum_of_others(q, k, temperature) - (q * k).sum(-1) / temperature
+
+
+def _log_sum_of_others(q: Tensor, k: Tensor, temperature: float) -> Tensor:
+    """log sum_j exp(q_i k_j / tau) over all j but i, for unit rows q, k (N, P): (N,).
+
+    Of more than BLOCK rows the logits are made block by block, and once more in the backward pass, where autograd would
+    keep several (N, N) matrices.
+    """
+
+    column = torch.arange(len(k), device=k.device)
+
+    def of(rows: Tensor, first: int) -> Tensor:
+        logits = rows @ k.T / temperature  # (BLOCK, N)
+        own = column == column[first : first + len(rows), None]
+        return logits.masked_fill_(own, -math.inf).logsumexp(-1)
+
+    if len(q) <= BLOCK:
+        return of(q, 0)
+    again = {"use_reentrant": False, "preserve_rng_state": False}
+    return torch.cat([checkpoint(of, q[i : i + BLOCK], i, **again) for i in range(0, len(q), BLOCK)])
 
 
 def nt_xent_range(batch_size: int, *, temperature: float) -> tuple[float, float]:
