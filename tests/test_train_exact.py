@@ -196,6 +196,17 @@ def test_one_process_with_64_images_and_two_with_32_have_one_loss_curve(kind, ar
     torch.testing.assert_close(curves[0], curves[1], rtol=0, atol=within)
 
 
+def test_a_run_does_not_go_on_with_another_number_of_processes(tmp_path):
+    """Statistics of batch normalisation are each process's own, so the curve would break unseen."""
+    run, port = tmp_path / "run", free_port()
+    pretrain(recipe_of("simco"), out=run, limit=128, knn_every=0)
+    step = last_checkpoint(run / "checkpoints")
+    together = [start("simco", run, rank=rank, world=2, port=port) for rank in range(2)]
+    assert [finish(process) for process in together] == [1, 1]
+    assert "processes: 1 -> 2" in text_of(run)
+    assert last_checkpoint(run / "checkpoints") == step
+
+
 def test_gradient_accumulation_is_refused_because_it_does_not_enlarge_the_negatives(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
     with pytest.raises(ZooError, match=r"over 4 batches does not enlarge the negatives.* --chunk"):

@@ -35,7 +35,7 @@ from zoo.errors import ZooError
 from zoo.names import parse_name
 
 LOG_EVERY = 10  # steps between looks at the loss, each of which waits for the device
-SAVE_EVERY = 300  # seconds of training that a kill may cost where an epoch is longer
+SAVE_EVERY = 60  # seconds of training that a kill may cost where an epoch is longer
 
 
 def pretrain(
@@ -90,6 +90,7 @@ def pretrain(
     with only_run_in(folder, main=main):
         data_read = {"images": len(images), "data": images.sha256}
         process = {"recipe": recipe.name, "precision": accelerator.mixed_precision, "chunk": chunk}
+        process["processes"] = world  # each has batch statistics of its own
         progress = Progress(0, 0.0, recipe.numbers() | data_read | process)
         checkpoint = last_checkpoint(folder / "checkpoints")
         if checkpoint:
