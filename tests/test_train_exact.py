@@ -185,9 +185,7 @@ def test_one_process_with_64_images_and_two_with_32_have_one_loss_curve(kind, ar
     its kink, the gradient jumps by 1e-3 of itself, and the curves part by 1e-5 after 5 to 40 steps."""
     one, two, port = tmp_path / "one", tmp_path / "two", free_port()
     changes = {"batch_size": 64, "epochs": 10, "learning_rate": rate, "arithmetic": arithmetic}
-    together = [
-        start(kind, two, rank=rank, world=2, port=port, limit=64, changes=dict(changes)) for rank in range(2)
-    ]
+    together = [start(kind, two, rank=rank, world=2, port=port, limit=64, changes=dict(changes)) for rank in range(2)]
     assert [finish(process) for process in together] == [0, 0], text_of(two) + text_of(two, 1)
     assert finish(start(kind, one, limit=64, changes=changes)) == 0, text_of(one)
     curves = [torch.tensor([line["loss"] for line in read_log(run)], dtype=torch.float64) for run in (one, two)]

@@ -14,10 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
-import tyro
-from accelerate import Accelerator, PartialState
-from torch import Tensor
+from zoo.errors import ZooError, needs
+
+with needs("train", command=__name__ == "__main__"):
+    import tensorboard  # noqa: F401  (train.run_log's)
+    import torch
+    import tyro
+    from accelerate import Accelerator, PartialState
+    from torch import Tensor
 
 from train.batches import batches, open_images, steps_in_epoch
 from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
@@ -31,7 +35,6 @@ from train.stopping import EXIT_CODE, stop_requests
 from train.views import Views
 from train.watch import Watch
 from zoo.encoder import new_encoder, save_encoder, save_head
-from zoo.errors import ZooError
 from zoo.names import parse_name
 
 LOG_EVERY = 10  # steps between looks at the loss, each of which waits for the device
