@@ -15,8 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import torch
-import tyro
+from zoo.errors import BadData, ZooError, needs, unknown
+
+with needs("eval", command=__name__ == "__main__"):
+    import accelerate  # noqa: F401  (eval.sources')
+    import sklearn  # noqa: F401  (eval.linear's)
+    import torch
+    import tyro
 
 from eval.contestants import Contestant, baselines, fingerprint, open_contestant
 from eval.fewshot import fewshot, labels
@@ -33,7 +38,6 @@ from eval.tables import Row, markdown
 from eval.task import Outcome, Task
 from zoo.dataset import dataset_row
 from zoo.encoder import Encoder, accelerator_name
-from zoo.errors import BadData, ZooError, unknown
 from zoo.files import write_bytes
 from zoo.provenance import command, hardware, today, versions
 from zoo.store import CARD, locate, read_card

@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import onnx
-import torch
 import tyro
 from PIL import Image
-from torch import Tensor, nn
+
+from zoo.errors import ZooError, needs
+
+with needs("export", command=__name__ == "__main__"):
+    import onnx
+    import onnxruntime  # noqa: F401  (serve.session's)
+    import torch
+    from torch import Tensor, nn
 
 from serve.quantize import quantize as to_int8
 from serve.session import FORMAT, INPUT, OUTPUT, Session
 from zoo.card import Card
 from zoo.dataset import DIGITS, dataset_row
 from zoo.encoder import Encoder, load_encoder
-from zoo.errors import ZooError
 from zoo.files import new_file
 from zoo.split import open_split
 from zoo.store import locate, onnx_file

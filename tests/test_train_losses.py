@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import reference
 import torch
 
+from train import losses
 from train.losses import (
     anchor_entropy,
     dual_temperature,
@@ -309,3 +312,44 @@ def test_the_entropy_of_equal_anchors_is_log_n_and_of_one_hard_among_easy_ones_n
     value = anchor_entropy(q, k, negatives, temperature=0.1).item()
     assert value == pytest.approx(-sum(r * math.log(r) for r in shares), rel=1e-9)
     assert value < 0.01
+
+
+@pytest.mark.parametrize("rows", [7, 16, 40])
+def test_a_batch_in_blocks_has_the_loss_and_the_gradient_of_the_whole_one(rows, monkeypatch):
+    q, k = np.random.default_rng(0).standard_normal((2, 40, 5))
+    taus = {"intra_temperature": 0.1, "inter_temperature": 1.0}
+    cases = [(nt_xent, (q,), {"temperature": 0.2}), (dual_temperature, (q, k), taus),
+             (in_batch_info_nce, (q, k), {"temperature": 0.2})]  # fmt: skip
+    whole = [grad_of(loss, *given, **numbers) for loss, given, numbers in cases]
+    monkeypatch.setattr(losses, "BLOCK", rows)
+    for (loss, given, numbers), (value, gradients) in zip(cases, whole, strict=True):
+        again, block_gradients = grad_of(loss, *given, **numbers)
+        assert again == pytest.approx(value, abs=1e-13)
+        for mine, expected in zip(block_gradients, gradients, strict=True):
+            np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-13)
+
+
+COPIES = """
+import resource, sys, torch
+from train import losses
+
+def run(n):
+    rows = torch.randn(2, n, 128, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    taus = {"intra_temperature": 0.1, "inter_temperature": 1.0}
+    loss = losses.nt_xent(rows.flatten(0, 1), temperature=0.1) if side == 2 else losses.dual_temperature(*rows, **taus)
+    loss.backward()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+side, batch = int(sys.argv[1]), int(sys.argv[2])
+before = run(losses.BLOCK + 1)  # all code is loaded
+print((run(batch) - before) / (4 * (side * batch) ** 2))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", [1, 2], ids=["dual temperature", "NT-Xent"])
+def test_at_8192_images_the_loss_and_its_gradient_need_less_than_3_copies_of_the_logits(side):
+    """Peak resident memory of a process, in matrices of (8192, 8192), or (16384, 16384) for NT-Xent's 2B rows."""
+    words = [sys.executable, "-c", COPIES, str(side), "8192"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    assert float(done.stdout) < 1.5  # less than half of what is allowed

@@ -167,6 +167,21 @@ def test_an_unknown_recipe_names_the_nearest_ones():
     assert done.stderr.startswith("error: unknown recipe 'simko-r18-cifar100'; nearest: simco-r18-cifar100")
 
 
+@pytest.mark.parametrize(
+    ("file", "package", "extra"),
+    [
+        ("train/pretrain.py", "accelerate", "train"),
+        ("eval/score.py", "torch", "eval"),
+        ("serve/export.py", "onnx", "export"),
+    ],
+)
+def test_a_command_without_its_extra_says_in_one_line_what_to_install(file, package, extra):
+    hide = f"import runpy, sys; sys.modules[{package!r}] = None; runpy.run_path({file!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", hide, "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == f'error: {package} is not installed: pip install "contrastive-zoo[{extra}]"\n'
+
+
 def test_two_processes_train_one_model(tmp_path):
     words = ["accelerate", "launch", "--cpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
              "--dynamo_backend=no", "train/pretrain.py", "simco-r20-digits", "--out", str(tmp_path / "run"),

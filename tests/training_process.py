@@ -8,16 +8,18 @@ import os
 import resource
 import signal
 import socket
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from train.losses import nt_xent
 from train.method import LossRange, Method, Step
+from train.methods.dual_temperature import SimCoRecipe
 from train.pretrain import pretrain
 from train.recipe import Recipe, find_recipe
 from zoo.encoder import Encoder
@@ -58,18 +60,11 @@ class Queued(Method):
 
 
 class WithoutBatchNorm(Method):
-    """NT-Xent over an encoder in which every row is normalised for itself, so batches may be split in any way.
-
-    In float64, so that two ways to add the same numbers cannot be told apart from a difference.
-    """
+    """NT-Xent over an encoder in which every row is normalised for itself, so batches may be split in any way."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
-        for module in encoder.modules():
-            for name, child in module.named_children():
-                if isinstance(child, nn.BatchNorm2d):
-                    setattr(module, name, nn.GroupNorm(1, child.num_features))
-        self.double()
+        replace_modules(encoder, nn.BatchNorm2d, lambda norm: nn.GroupNorm(1, norm.num_features))
 
     def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, Tensor]:
         return self.encoder(view1), self.encoder(view2)
@@ -81,21 +76,53 @@ class WithoutBatchNorm(Method):
         return LossRange(5.0, 0.0)
 
 
+def replace_modules(network: nn.Module, kind: type[nn.Module], by: Callable[[Any], nn.Module]) -> None:
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, kind):
+                setattr(module, name, by(child))
+
+
+def comparable(method: Method, arithmetic: str) -> Method:
+    """In float64, or smooth in float32: no rounding puts an activation on the other side of ReLU's kink."""
+    if arithmetic == "smooth":
+        replace_modules(method, nn.ReLU, lambda _: nn.GELU())
+    return method.double() if arithmetic == "float64" else method
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncRecipe(SimCoRecipe):
+    """SimCo in another arithmetic."""
+
+    arithmetic: str = ""
+    batchnorm: Literal["sync", "plain"] = "sync"
+
+    def method(self, encoder: Encoder) -> Method:  # type: ignore[override]
+        return comparable(super().method(encoder), self.arithmetic)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToyRecipe(Recipe):
     kind: str
+    arithmetic: str = "float64"
 
     def method(self, encoder: Encoder) -> Method:
-        return {"queued": Queued, "without": WithoutBatchNorm}[self.kind](encoder)
+        if self.kind == "queued":
+            return Queued(encoder)
+        return comparable(WithoutBatchNorm(encoder), self.arithmetic)
 
 
 def recipe_of(kind: str, **changes: Any) -> Recipe:
-    """SimCo on digits, or one of the toys above with its numbers."""
+    """SimCo on digits, with SyncBN as `sync`, or one of the toys above with its numbers."""
+    arithmetic = {"arithmetic": changes.pop("arithmetic")} if "arithmetic" in changes else {}
     simco = replace(find_recipe("simco-r20-digits"), **(TINY | changes))
+    numbers = {field.name: getattr(simco, field.name) for field in fields(simco) if field.name != "batchnorm"}
     if kind == "simco":
         return simco
-    names = ("name", "paper", "source", "expects", "optimizer", "learning_rate", "weight_decay", "seed", *TINY)
-    return ToyRecipe(kind=kind, **{name: getattr(simco, name) for name in names})
+    if kind == "sync":
+        return SyncRecipe(**numbers, **arithmetic)
+    names = {field.name for field in fields(Recipe)} - {"view1", "view2"}
+    return ToyRecipe(kind=kind, **{name: numbers[name] for name in names}, **arithmetic)
 
 
 def start(kind: str, out: Path, *, rank: int = 0, world: int = 1, port: int = 0, **flags: Any) -> BaseProcess:

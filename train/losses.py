@@ -1,7 +1,8 @@
 """The equations, side by side. Each is a pure function of the rows of the whole batch; rows need no normalising.
 
 All are computed in float32 (float64 stays) outside autocast and in log space: probabilities near 1 are never
-subtracted from 1, so easy anchors keep their digits. Values are in nats.
+subtracted from 1, so easy anchors keep their digits. Values are in nats. Of a large batch's matrix of logits only
+BLOCK rows exist at a time, also in the backward pass.
 """
 
 import math
@@ -11,6 +12,9 @@ from functools import wraps
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+BLOCK = 1024  # rows of logits at a time
 
 
 def full_precision(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -34,8 +38,7 @@ def nt_xent(z: Tensor, *, temperature: float) -> Tensor:
         raise ValueError(f"NT-Xent needs two views of at least 2 images, an even number of rows; got {len(z)} rows")
     z = F.normalize(z, dim=-1)
     positive = (z * z.roll(len(z) // 2, dims=0)).sum(-1)  # (2B,)
-    logits = (z @ z.T / temperature).fill_diagonal_(-math.inf)  # (2B, 2B), no row is its own negative
-    return (logits.logsumexp(-1) - positive / temperature).mean()
+    return (_log_sum_of_others(z, z, temperature) - positive / temperature).mean()
 
 
 @full_precision
@@ -45,10 +48,7 @@ def info_nce(q: Tensor, k: Tensor, negatives: Tensor, *, temperature: float) -> 
     Row i of q belongs to row i of k; `negatives` (K, P) are every anchor's only negatives, so the K + 1 candidates hold
     its positive once. q, k (N, P). Returns (). The gradient reaches whatever asks for it: give keys without.
     """
-    q, k, negatives = (F.normalize(rows, dim=-1) for rows in (q, k, negatives))
-    positive = (q * k).sum(-1) / temperature  # (N,)
-    negative = (q @ negatives.T / temperature).logsumexp(-1)  # (N,)
-    return F.softplus(negative - positive).mean()
+    return F.softplus(_margin(*_unit(q, k, negatives), temperature=temperature)).mean()
 
 
 @full_precision
@@ -58,8 +58,7 @@ def in_batch_info_nce(q: Tensor, k: Tensor, *, temperature: float) -> Tensor:
     q, k (N, P). Returns (). Raises ValueError if N < 2.
     """
     _at_least_two(q)
-    positive, negative = _similarities(q, k)
-    return F.softplus(_margin(positive, negative, temperature)).mean()
+    return F.softplus(_margin(*_unit(q, k), temperature=temperature)).mean()
 
 
 def mocov3(q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, *, temperature: float) -> Tensor:
@@ -83,11 +82,11 @@ def dual_temperature(q: Tensor, k: Tensor, *, intra_temperature: float, inter_te
     q, k (N, P). Returns (). The gradient reaches both; detach k for SimMoCo. Raises ValueError if N < 2.
     """
     _at_least_two(q)
-    positive, negative = _similarities(q, k)
+    q, k = _unit(q, k)
     # With m = logsumexp(negatives / tau) - positive / tau: W = sigmoid(m) and -log p_+ = softplus(m).
-    alpha = _margin(positive, negative, intra_temperature)
+    alpha = _margin(q, k, temperature=intra_temperature)
     with torch.no_grad():
-        beta = _margin(positive, negative, inter_temperature)
+        beta = _margin(q, k, temperature=inter_temperature)
         weight = (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp()
     return (weight * F.softplus(alpha)).mean()
 
@@ -103,11 +102,10 @@ def two_dictionaries(
     negatives `scalar` (L, P) at tau_beta (inter_temperature). The gradient at q is that of equation 7 over tau_alpha.
     With scalar = vector and equal temperatures this is `info_nce`. q, k (N, P). Returns ().
     """
-    q, k, vector, scalar = (F.normalize(rows, dim=-1) for rows in (q, k, vector, scalar))
-    positive = (q * k).sum(-1)  # (N,)
-    alpha = _margin(positive, q @ vector.T, intra_temperature)
+    q, k, vector, scalar = _unit(q, k, vector, scalar)
+    alpha = _margin(q, k, vector, temperature=intra_temperature)
     with torch.no_grad():
-        beta = _margin(positive, q @ scalar.T, inter_temperature)
+        beta = _margin(q, k, scalar, temperature=inter_temperature)
         weight = (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp()
     return (weight * F.softplus(alpha)).mean()
 
@@ -119,8 +117,7 @@ def anchor_entropy(q: Tensor, k: Tensor, negatives: Tensor, *, temperature: floa
 
     q, k (N, P), negatives (K, P). Zhang et al. 2022, section 3.
     """
-    q, k, negatives = (F.normalize(rows, dim=-1) for rows in (q, k, negatives))
-    share = F.logsigmoid(_margin((q * k).sum(-1), q @ negatives.T, temperature)).log_softmax(0)  # (N,), log r
+    share = F.logsigmoid(_margin(*_unit(q, k, negatives), temperature=temperature)).log_softmax(0)  # (N,), log r
     return -(share.exp() * share).sum()
 
 
@@ -131,12 +128,11 @@ def pretext_accuracy(q: Tensor, k: Tensor, negatives: Tensor | None = None) -> T
 
     q, k (N, P): row i of q belongs to row i of k. negatives (K, P): a dictionary; by default the other rows of k.
     """
-    if negatives is None:
-        positive, negative = _similarities(q, k)
-    else:
-        q, k, negatives = (F.normalize(rows, dim=-1) for rows in (q, k, negatives))
-        positive, negative = (q * k).sum(-1), q @ negatives.T
-    return (positive > negative.amax(-1)).float().mean()
+    others = negatives is None
+    q, k, negatives = _unit(q, k, k if negatives is None else negatives)
+    cosines = q @ negatives.T
+    nearest = (cosines.fill_diagonal_(-math.inf) if others else cosines).amax(-1)  # (N,)
+    return ((q * k).sum(-1) > nearest).float().mean()
 
 
 def _at_least_two(rows: Tensor) -> None:
@@ -144,16 +140,41 @@ def _at_least_two(rows: Tensor) -> None:
         raise ValueError(f"at least 2 rows are needed, for there are no negatives among {len(rows)}; raise batch_size")
 
 
-def _similarities(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines of each row of q with its own row of k (N,), and with all others (N, N), -inf on the diagonal."""
-    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
-    return (q * k).sum(-1), (q @ k.T).fill_diagonal_(-math.inf)
+def _unit(*rows: Tensor) -> tuple[Tensor, ...]:
+    return tuple(F.normalize(each, dim=-1) for each in rows)
 
 
-def _margin(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+def _margin(q: Tensor, k: Tensor, negatives: Tensor | None = None, *, temperature: float) -> Tensor:
+    """By how much the negatives outweigh the positive: log sum_j exp(q_i n_j / tau) - q_i k_i / tau: (N,).
+
+    All rows of unit length. negatives (K, P): every anchor's; by default the other rows of k.
+    """
     if math.isinf(temperature):
-        return negative.isfinite().sum(-1).to(positive.dtype).log()  # (N,), without a diagonal that is no negative
-    return (negative / temperature).logsumexp(-1) - positive / temperature  # (N,)
+        return q.new_full((len(q),), math.log(len(k) - 1 if negatives is None else len(negatives)))
+    if negatives is None:
+        outweigh = _log_sum_of_others(q, k, temperature)
+    else:
+        outweigh = (q @ negatives.T / temperature).logsumexp(-1)
+    return outweigh - (q * k).sum(-1) / temperature
+
+
+def _log_sum_of_others(q: Tensor, k: Tensor, temperature: float) -> Tensor:
+    """log sum_j exp(q_i k_j / tau) over all j but i, for unit rows q, k (N, P): (N,).
+
+    Of more than BLOCK rows the logits are made block by block, and once more in the backward pass, where autograd would
+    keep several (N, N) matrices.
+    """
+    column = torch.arange(len(k), device=k.device)
+
+    def of(rows: Tensor, first: int) -> Tensor:
+        logits = rows @ k.T / temperature  # (BLOCK, N)
+        own = column == column[first : first + len(rows), None]
+        return logits.masked_fill_(own, -math.inf).logsumexp(-1)
+
+    if len(q) <= BLOCK:
+        return of(q, 0)
+    blocks = [(q[i : i + BLOCK], i) for i in range(0, len(q), BLOCK)]
+    return torch.cat([checkpoint(of, *block, use_reentrant=False, preserve_rng_state=False) for block in blocks])
 
 
 def nt_xent_range(batch_size: int, *, temperature: float) -> tuple[float, float]:

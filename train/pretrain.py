@@ -14,10 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
-import tyro
-from accelerate import Accelerator, PartialState
-from torch import Tensor
+from zoo.errors import ZooError, needs
+
+with needs("train", command=__name__ == "__main__"):
+    import tensorboard  # noqa: F401  (train.run_log's)
+    import torch
+    import tyro
+    from accelerate import Accelerator, PartialState
+    from torch import Tensor
 
 from train.batches import batches, open_images, share_of, steps_in_epoch
 from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
@@ -33,11 +37,10 @@ from train.views import Views
 from train.watch import Watch
 from zoo.encoder import new_encoder, save_encoder, save_head
 from zoo.energy import EnergyMeter
-from zoo.errors import ZooError
 from zoo.names import parse_name
 
 LOG_EVERY = 10  # steps between looks at the loss, each of which waits for the device
-SAVE_EVERY = 300  # seconds of training that a kill may cost where an epoch is longer
+SAVE_EVERY = 60  # seconds of training that a kill may cost where an epoch is longer
 
 
 def pretrain(
@@ -95,6 +98,7 @@ def pretrain(
     with only_run_in(folder, main=main):
         data_read = {"images": len(images), "data": images.sha256}
         process = {"recipe": recipe.name, "precision": accelerator.mixed_precision, "chunk": chunk}
+        process["processes"] = world  # each has batch statistics of its own
         progress = Progress(0, 0.0, recipe.numbers() | data_read | process, joules=0.0)
         checkpoint = last_checkpoint(folder / "checkpoints")
         if checkpoint:

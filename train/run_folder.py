@@ -38,8 +38,8 @@ def only_run_in(folder: Path, *, main: bool) -> Iterator[None]:
 
 
 def same_run(found: Progress, mine: Progress, folder: Path) -> Progress:
-    """The progress found in a checkpoint. Raises ZooError if it is of a run with other numbers or data."""
-    different = differences(found.settings, mine.settings)
+    """The progress found in a checkpoint. Raises ZooError if it is of a run with other numbers, data or processes."""
+    different = differences({"processes": 1} | found.settings, mine.settings)  # where none stand it was one
     if different:
         raise ZooError(
             f"{folder} holds a run with other numbers:\n  " + "\n  ".join(different) + "\n"

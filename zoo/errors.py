@@ -1,6 +1,7 @@
 """What can go wrong. Every message says what came, what is allowed and what to do next."""
 
 import difflib
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -54,12 +55,18 @@ class BadData(ZooError, ValueError):
 
 
 @contextmanager
-def needs(extra: str) -> Iterator[None]:
-    """Imports in the block may want the packages of `extra`. Raises NotInstalled, which says how to get them."""
+def needs(extra: str, *, command: bool = False) -> Iterator[None]:
+    """Imports in the block may want the packages of `extra`. Raises NotInstalled, which says how to get them.
+
+    command: the module runs as a command, which ends with that one line instead.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
-        raise NotInstalled(f'{error.name} is not installed: pip install "contrastive-zoo[{extra}]"') from error
+        message = f'{error.name} is not installed: pip install "contrastive-zoo[{extra}]"'
+        if command:
+            sys.exit(f"error: {message}")
+        raise NotInstalled(message) from error
 
 
 def unknown(kind: str, got: str, known: Iterable[str], then: str = "") -> UnknownName:

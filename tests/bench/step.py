@@ -136,10 +136,8 @@ def step(repeats: int, batch_size: int) -> tuple[Seconds, Seconds]:
     """A step with data and views against a ready batch, and against loops that PIL feeds."""
     trainer, solo, split = Trainer(), Trainer(solo=True), random_split(16 * batch_size)
     ready = trainer.views(next(batches(split, trainer.views, first=0, last=1, batch_size=batch_size)), 0)
-    fed = {
-        "pil": (trainer, endless(trainer.pil(split, batch_size))),
-        "solo": (solo, endless(solo.pil(split, batch_size))),
-    }
+    pair = {"pil": trainer, "solo": solo}
+    fed = {kind: (who, endless(who.pil(split, batch_size))) for kind, who in pair.items()}
 
     def bare() -> None:
         for _ in range(STEPS):
