@@ -173,7 +173,9 @@ def _encoder(text: str) -> Encoder:
     if not colon:
         return load_encoder(text)
     if kind != "random":
-        raise BadData(f"{text}: detection takes names of the zoo, run folders, and random:NAME, a model's untrained twin")
+        raise BadData(
+            f"{text}: detection takes names of the zoo, run folders, and random:NAME, a model's untrained twin"
+        )
     return new_encoder(name)
 
 

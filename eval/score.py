@@ -52,13 +52,13 @@ class Protocol:
 
 PROTOCOLS: dict[str, Protocol] = {
     "knn": Protocol(knn, 1),
-    "linear": Protocol(linear, 1),
-    "linear-sgd": Protocol(linear_sgd, 1),
+    "linear": Protocol(linear, 2),
+    "linear-sgd": Protocol(linear_sgd, 2),
     "linear-augmented": Protocol(linear_augmented, 1, trains_on_images=True),
     "linear-moco": Protocol(linear_moco, 1, trains_on_images=True),
     "ridge": Protocol(ridge, 1),
     "fewshot": Protocol(fewshot, 1),
-    "labels": Protocol(labels, 1),
+    "labels": Protocol(labels, 2),
     "finetune": Protocol(finetune, 1, trains_on_images=True),
     "retrieval": Protocol(retrieval, 1),
     "geometry": Protocol(geometry, 1),
