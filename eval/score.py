@@ -34,7 +34,7 @@ from eval.task import Outcome, Task
 from zoo.dataset import dataset_row
 from zoo.encoder import Encoder, accelerator_name
 from zoo.errors import BadData, ZooError, unknown
-from zoo.files import write_bytes
+from zoo.files import locked, write_bytes
 from zoo.provenance import command, hardware, today, versions
 from zoo.store import CARD, locate, read_card
 
@@ -210,13 +210,16 @@ def _rows(contestant: Contestant, source: Source, task: Task, protocol: Protocol
 
 def _into_card(folder: Path, rows: list[Row]) -> None:
     """Add rows to the card. Raises ZooError if the card has other weights by now than those measured."""
-    card = read_card(folder)  # anew: another process may have added rows, or training gone on
-    measured = {row["weights_sha256"] for row in rows if row["encoder"] == card.name}
-    if card.weights is None or measured - {card.weights.sha256}:
-        raise ZooError(f"the weights in {folder} changed while they were measured; measure again when training is over")
-    for row in rows:
-        card = card.with_result(row)
-    write_bytes(folder / CARD, card.to_json().encode())
+    with locked(folder):  # a training that saves, or another evaluation, waits
+        card = read_card(folder)  # anew: another process may have added rows, or training gone on
+        measured = {row["weights_sha256"] for row in rows if row["encoder"] == card.name}
+        if card.weights is None or measured - {card.weights.sha256}:
+            raise ZooError(
+                f"the weights in {folder} changed while they were measured; measure again when training is over"
+            )
+        for row in rows:
+            card = card.with_result(row)
+        write_bytes(folder / CARD, card.to_json().encode())
 
 
 def main() -> None:
