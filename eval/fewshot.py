@@ -40,7 +40,7 @@ def labels(task: Task) -> list[Outcome]:
     outcomes = []
     for share in SHARES:
         draws = [draw_share(task.bank.labels, share, seed=seed) for seed in SEEDS]
-        fits = [logistic_probe(_part(task.bank, draw), task.queries.rows) for draw in draws]
+        fits = [logistic_probe(_part(task.bank, draw), task.queries.rows, device=task.device) for draw in draws]
         facts: dict[str, Any] = {"n_fit": len(draws[0]), "penalties": [fit.penalty for fit in fits]}
         facts["grid_edge"] = any(fit.grid_edge for fit in fits)
         facts["converged"] = all(fit.converged for fit in fits)

@@ -6,17 +6,15 @@ a held-out tenth of train (Kornblith et al. 2019, section 3.1; SimCLR, appendix 
 `eval.linear_sgd` has the other two: many learning rates at once, and MoCo's recipe.
 """
 
-import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_limits
+import torch
 
 from eval.features import Features
 from eval.intervals import wilson
+from eval.logistic import Line, fit_line, second_moment
 from eval.metrics import accuracy
 from eval.task import Outcome, Task
 from zoo.errors import BadData
@@ -25,7 +23,7 @@ from zoo.errors import BadData
 PENALTIES = tuple(10.0**exponent for exponent in range(2, -7, -1))
 RIDGE_PENALTIES = tuple(float(value) for value in np.logspace(5, -6, 45))
 HELD_OUT = 0.1  # share of train that selects
-MOST_STEPS = 1000  # of L-BFGS
+ROUGH, FINE = 1e-3, 1e-4  # where the fits of the path end, which are only compared, and where the last one does
 
 
 class Fit(NamedTuple):
@@ -41,7 +39,7 @@ class Fit(NamedTuple):
 
 def linear(task: Task) -> list[Outcome]:
     """Logistic regression, the penalty chosen on a tenth of train, refitted on all of it."""
-    fit = logistic_probe(task.bank, task.queries.rows)
+    fit = logistic_probe(task.bank, task.queries.rows, device=task.device)
     protocol = "linear probe, L-BFGS logistic regression, standardised, penalty chosen on 10 % of train"
     return [_outcome("linear", protocol, fit, task)]
 
@@ -68,7 +66,12 @@ def _outcome(name: str, protocol: str, fit: Fit, task: Task) -> Outcome:
 
 
 def logistic_probe(
-    train: Features, queries: np.ndarray, *, penalties: Sequence[float] = PENALTIES, seed: int = 0
+    train: Features,
+    queries: np.ndarray,
+    *,
+    penalties: Sequence[float] = PENALTIES,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
 ) -> Fit:
     """Fit on 90 % of `train` for every penalty, choose on the rest, refit on all, predict `queries` (m, D).
 
@@ -76,29 +79,35 @@ def logistic_probe(
     """
     refuse_one_class(train.labels)
     chosen_on = held_out(train.labels, seed=seed)
-    model = LogisticRegression(solver="lbfgs", max_iter=MOST_STEPS, tol=1e-4, warm_start=True)
-    x, aside = standardised(train.rows[~chosen_on], train.rows[chosen_on])
-    scores, starts = {}, {}
-    for penalty in penalties:
-        _fit(model, x, train.labels[~chosen_on], penalty)
-        scores[penalty] = accuracy(model.predict(aside), train.labels[chosen_on])
-        starts[penalty] = (model.coef_.copy(), model.intercept_.copy())
-    del x, aside
+    known, labels = np.unique(train.labels, return_inverse=True)
+    y = torch.from_numpy(labels).to(device)
+    x, aside = _spanned(*standardised(train.rows[~chosen_on], train.rows[chosen_on]), device=device)
+    lines = regression_path(x, y[torch.from_numpy(~chosen_on)], penalties, classes=len(known), smallest=ROUGH)
+    scores = {p: accuracy(line.classes(aside), labels[chosen_on]) for p, line in zip(penalties, lines, strict=True)}
+    del x, aside, lines
     best = max(scores, key=scores.__getitem__)  # the first, strongest, of equals
-    model.coef_, model.intercept_ = starts[best]
-    x, asked = standardised(train.rows, queries)
-    converged = _fit(model, x, train.labels, best)
-    return Fit(model.predict(asked), best, best in _ends(penalties), int(model.n_iter_.max()), converged, scores)
+    x, asked = _spanned(*standardised(train.rows, queries), device=device)
+    (line,) = regression_path(x, y, [best], classes=len(known), smallest=FINE)
+    return Fit(known[line.classes(asked)], best, best in _ends(penalties), line.steps, line.converged, scores)
 
 
-def _fit(model: LogisticRegression, x: np.ndarray, labels: np.ndarray, penalty: float) -> bool:
-    """Fit, starting from the model's coefficients if it has some. Returns whether it converged."""
-    model.C = 1 / (penalty * len(x))  # scikit-learn's loss is a sum over samples
-    # Two BLAS threads make this solver slower than one (0.6 to 0.8 of the speed, measured).
-    with warnings.catch_warnings(record=True) as seen, threadpool_limits(1, "blas"):
-        warnings.simplefilter("always")
-        model.fit(x, labels)
-    return not any(issubclass(warning.category, ConvergenceWarning) for warning in seen)
+def regression_path(
+    x: torch.Tensor, y: torch.Tensor, penalties: Sequence[float], *, classes: int, smallest: float
+) -> list[Line]:
+    """A fit for each penalty, each started from the one before it. x (n, D) with mean 0, y (n,)."""
+    moment, lines = second_moment(x), [Line(x.new_zeros(classes, x.shape[1]), x.new_zeros(classes))]
+    for penalty in penalties:
+        lines.append(fit_line(x, y, penalty, moment=moment, start=lines[-1], smallest=smallest))
+    return lines[1:]
+
+
+def _spanned(x: np.ndarray, other: np.ndarray, *, device: str | torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both on the device; if x (n, D) has fewer rows than columns, in n axes that span its rows: no fit leaves them."""
+    rows, others = (torch.from_numpy(part).to(device) for part in (x, other))
+    if len(rows) >= rows.shape[1]:
+        return rows, others
+    axes = torch.linalg.qr(rows.T).Q  # (D, n)
+    return rows @ axes, others @ axes
 
 
 def ridge_probe(

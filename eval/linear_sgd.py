@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from eval.augment import crop_and_mirror
@@ -17,9 +18,9 @@ from zoo.encoder import Encoder
 from zoo.split import Split
 
 RATES = tuple(float(rate) for rate in np.geomspace(1e-3, 30, 13))
-EPOCHS = 10
-BATCH = 1024  # images
-FEWEST_STEPS = 500  # ten epochs of a small set are too few
+STEPS = 500  # few epochs of a large set, many of a small one
+BATCHES = (64, 512)  # images, fewest and most in a step of `linear_sgd`; between them, a hundredth of train
+EPOCHS = 10  # of `linear_augmented`, at least STEPS
 MOMENTUM = 0.9
 MOCO_RATE = 30.0
 MOCO_EPOCHS = 100
@@ -31,12 +32,12 @@ Batches = Iterator[tuple[Tensor, Tensor]]  # features (B, D), labels (B,)
 class Heads(NamedTuple):
     """R linear classifiers side by side."""
 
-    weight: Tensor  # (D, R, C)
+    weight: Tensor  # (R, C, D)
     bias: Tensor  # (R, C)
 
     def predict(self, x: Tensor) -> Tensor:
         """x (B, D) -> classes (B, R); -1 where a classifier has diverged."""
-        logits = (x @ self.weight.flatten(1)).view(len(x), *self.bias.shape) + self.bias
+        logits = F.linear(x, self.weight.flatten(0, 1), self.bias.flatten()).view(len(x), *self.bias.shape)
         return torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
 
 
@@ -46,9 +47,9 @@ def linear_sgd(task: Task) -> list[Outcome]:
     chosen_on = held_out(task.bank.labels)
     x, y = task.bank.rows[~chosen_on], task.bank.labels[~chosen_on]
     affine = Affine.of(x, task.device)
-    steps = max(FEWEST_STEPS, EPOCHS * -(-len(x) // BATCH))
-    batches = feature_batches(affine(x), torch.from_numpy(y).to(task.device), steps, batch=BATCH)
-    heads = train_heads(batches, affine.dim, task.classes, rates=RATES, steps=steps, schedule=cosine)
+    batch = int(np.clip(len(x) // 100, *BATCHES))
+    batches = feature_batches(affine(x), torch.from_numpy(y).to(task.device), STEPS, batch=batch)
+    heads = train_heads(batches, affine.dim, task.classes, rates=RATES, steps=STEPS, schedule=cosine)
     protocol = "linear probe, SGD, 13 rates at once, standardised, rate chosen on 10 % of train"
     return [_chosen("linear-sgd", protocol, heads, affine, task, chosen_on)]
 
@@ -58,7 +59,7 @@ def linear_augmented(task: Task) -> list[Outcome]:
     refuse_one_class(task.bank.labels)
     chosen_on = held_out(task.bank.labels)
     affine = Affine.of(task.bank.rows[~chosen_on], task.device)
-    steps = max(FEWEST_STEPS, EPOCHS * -(-int(np.count_nonzero(~chosen_on)) // MOCO_BATCH))
+    steps = max(STEPS, EPOCHS * -(-int(np.count_nonzero(~chosen_on)) // MOCO_BATCH))
     images = augmented_batches(_network(task), task.train, labelled(task.train)[~chosen_on], steps, batch=MOCO_BATCH)
     batches = ((affine(x), y) for x, y in images)
     heads = train_heads(batches, affine.dim, task.classes, rates=RATES, steps=steps, schedule=cosine)
@@ -193,23 +194,22 @@ def train_heads(
 
     The R classifiers are one matrix, so a step is two matrix products whatever R is.
     """
-    weight = 0.01 * torch.randn(dim, 1, classes, generator=torch.Generator().manual_seed(seed))
-    weight = weight.repeat(1, len(rates), 1)  # (D, R, C); all start from the same point
-    heads, columns = None, torch.tensor(rates).repeat_interleave(classes)  # (R * C,)
+    start = 0.01 * torch.randn(classes, dim, generator=torch.Generator().manual_seed(seed))
+    heads, paces = None, torch.tensor(rates).repeat_interleave(classes)[:, None]  # (R * C, 1)
     for step, (x, y) in enumerate(batches):
         if heads is None:
-            weight, columns = weight.flatten(1).to(x.device), columns.to(x.device)
-            bias = torch.zeros_like(columns)
-            pace, bias_pace = torch.zeros_like(weight), torch.zeros_like(bias)
-            heads = Heads(weight.view(dim, len(rates), classes), bias.view(len(rates), classes))
-        gradient = torch.addmm(bias, x, weight).view(len(x), len(rates), classes).softmax(-1)  # (B, R, C)
-        gradient[torch.arange(len(x)), :, y] -= 1
-        gradient = gradient.flatten(1).div_(len(x))
-        pace.mul_(MOMENTUM).addmm_(x.T, gradient)
-        bias_pace.mul_(MOMENTUM).add_(gradient.sum(0))
-        now = columns * schedule(step / steps)
-        weight.addcmul_(pace, now, value=-1)
-        bias.addcmul_(bias_pace, now, value=-1)
+            weight, paces = start.repeat(len(rates), 1).to(x.device), paces.to(x.device)  # all start at one point
+            bias = torch.zeros_like(paces)
+            drift, bias_drift = torch.zeros_like(weight), torch.zeros_like(bias)
+            heads = Heads(weight.view(len(rates), classes, dim), bias.view(len(rates), classes))
+        gradient = torch.addmm(bias, weight, x.T).view(len(rates), classes, len(x)).softmax(1)  # (R, C, B)
+        gradient[:, y, torch.arange(len(x))] -= 1
+        gradient = gradient.flatten(0, 1).div_(len(x))
+        drift.mul_(MOMENTUM).addmm_(gradient, x)
+        bias_drift.mul_(MOMENTUM).add_(gradient.sum(1, keepdim=True))
+        now = paces * schedule(step / steps)
+        weight.addcmul_(drift, now, value=-1)
+        bias.addcmul_(bias_drift, now, value=-1)
     if heads is None:
         raise ValueError("no batch came; at least one is needed")
     return heads

@@ -38,7 +38,7 @@ from eval.tables import Row, markdown
 from eval.task import Outcome, Task
 from zoo.dataset import dataset_row
 from zoo.encoder import Encoder, accelerator_name
-from zoo.files import write_bytes
+from zoo.files import locked, write_bytes
 from zoo.provenance import command, hardware, today, versions
 from zoo.store import CARD, locate, read_card
 
@@ -56,13 +56,13 @@ class Protocol:
 
 PROTOCOLS: dict[str, Protocol] = {
     "knn": Protocol(knn, 1),
-    "linear": Protocol(linear, 1),
-    "linear-sgd": Protocol(linear_sgd, 1),
+    "linear": Protocol(linear, 2),
+    "linear-sgd": Protocol(linear_sgd, 2),
     "linear-augmented": Protocol(linear_augmented, 1, trains_on_images=True),
     "linear-moco": Protocol(linear_moco, 1, trains_on_images=True),
     "ridge": Protocol(ridge, 1),
     "fewshot": Protocol(fewshot, 1),
-    "labels": Protocol(labels, 1),
+    "labels": Protocol(labels, 2),
     "finetune": Protocol(finetune, 1, trains_on_images=True),
     "retrieval": Protocol(retrieval, 1),
     "geometry": Protocol(geometry, 1),
@@ -214,13 +214,16 @@ def _rows(contestant: Contestant, source: Source, task: Task, protocol: Protocol
 
 def _into_card(folder: Path, rows: list[Row]) -> None:
     """Add rows to the card. Raises ZooError if the card has other weights by now than those measured."""
-    card = read_card(folder)  # anew: another process may have added rows, or training gone on
-    measured = {row["weights_sha256"] for row in rows if row["encoder"] == card.name}
-    if card.weights is None or measured - {card.weights.sha256}:
-        raise ZooError(f"the weights in {folder} changed while they were measured; measure again when training is over")
-    for row in rows:
-        card = card.with_result(row)
-    write_bytes(folder / CARD, card.to_json().encode())
+    with locked(folder):  # a training that saves, or another evaluation, waits
+        card = read_card(folder)  # anew: another process may have added rows, or training gone on
+        measured = {row["weights_sha256"] for row in rows if row["encoder"] == card.name}
+        if card.weights is None or measured - {card.weights.sha256}:
+            raise ZooError(
+                f"the weights in {folder} changed while they were measured; measure again when training is over"
+            )
+        for row in rows:
+            card = card.with_result(row)
+        write_bytes(folder / CARD, card.to_json().encode())
 
 
 def main() -> None:

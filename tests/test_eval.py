@@ -144,6 +144,7 @@ def test_score_measures_the_model_and_two_baselines_and_writes_them_into_the_car
     assert f"{100 * expected:.2f}" in markdown(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_nearest_raw_pixels_on_cifar100_score_the_published_17_55_percent(cifar100):
     """1-NN by L2 over 50,000 references; cosine k-NN cannot say it, so the same search runs on distances here."""

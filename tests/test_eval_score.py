@@ -25,7 +25,7 @@ from eval.sources import open_source
 from eval.tables import csv_text, grouped, markdown, mean_ranks
 from zoo.dataset import DATASETS
 from zoo.encoder import Encoder
-from zoo.errors import BadData, CorruptFile, UnknownName
+from zoo.errors import BadData, CorruptFile, UnknownName, ZooError
 from zoo.split import open_split
 from zoo.store import read_card
 
@@ -236,6 +236,29 @@ def test_an_encoder_that_changes_while_it_is_measured_is_refused(tiny_run, monke
     monkeypatch.setitem(PROTOCOLS, "knn", replace(PROTOCOLS["knn"], measure=stir))
     with pytest.raises(BadData, match="changed while it was measured"):
         few(tiny_run)
+
+
+def test_results_and_a_training_that_saves_wait_for_each_other(encoder, card, tiny_run):
+    """While the folder is locked, neither writes; afterwards the results of replaced weights are refused."""
+    from threading import Thread
+
+    from eval.score import _into_card
+    from zoo.encoder import save_encoder
+    from zoo.files import locked
+
+    (measured, *_) = few(tiny_run, protocols=["knn"])
+    before = (tiny_run / "card.json").read_text()
+    encoder.backbone.conv1.weight.data.add_(1)
+    saving = Thread(target=save_encoder, args=(encoder, tiny_run, replace(card, results=())))
+    with locked(tiny_run):
+        saving.start()
+        saving.join(0.3)
+        assert saving.is_alive()
+        assert (tiny_run / "card.json").read_text() == before
+    saving.join()
+    with pytest.raises(ZooError, match="changed while they were measured"):
+        _into_card(tiny_run, [measured])
+    assert read_card(tiny_run).results == ()
 
 
 def test_a_constant_encoder_scores_chance_and_is_called_collapsed(tiny_run):

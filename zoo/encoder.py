@@ -20,7 +20,7 @@ from zoo.card import Card, Weights
 from zoo.dataset import dataset_row
 from zoo.embedding import unit_rows
 from zoo.errors import CorruptFile, ZooError
-from zoo.files import new_file, sha256, write_bytes
+from zoo.files import locked, new_file, sha256, write_bytes
 from zoo.names import parse_name
 from zoo.pixels import Picture, preprocess
 from zoo.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, locate, read_card
@@ -151,16 +151,17 @@ def save_encoder(encoder: Encoder, folder: Path, card: Card) -> Card:
     broken = [key for key, value in tensors.items() if not value.isfinite().all()]
     if broken:
         raise ZooError(f"{broken[0]} of {card.name} is not finite; the weights in {folder}, if any, stay as they were")
-    with new_file(folder / WEIGHTS) as aside:
-        try:
-            save_file(tensors, aside, metadata={"format": "pt"})
-        except SafetensorError as error:  # its name for a full disk, too
-            raise ZooError(f"cannot write {folder / WEIGHTS}: {error}. The earlier file is untouched") from error
-        weights = Weights(file=WEIGHTS, sha256=sha256(aside), bytes=aside.stat().st_size)
-        card = replace(card, weights=weights, parameters=sum(p.numel() for p in encoder.parameters()))
-        text = card.to_json()  # raises before the weights replace earlier ones
-    write_bytes(folder / CARD, text.encode())
-    (folder / GOLDEN).unlink(missing_ok=True)  # the embeddings of earlier weights
+    with locked(folder):  # an evaluation that writes into the card waits, or comes first
+        with new_file(folder / WEIGHTS) as aside:
+            try:
+                save_file(tensors, aside, metadata={"format": "pt"})
+            except SafetensorError as error:  # its name for a full disk, too
+                raise ZooError(f"cannot write {folder / WEIGHTS}: {error}. The earlier file is untouched") from error
+            weights = Weights(file=WEIGHTS, sha256=sha256(aside), bytes=aside.stat().st_size)
+            card = replace(card, weights=weights, parameters=sum(p.numel() for p in encoder.parameters()))
+            text = card.to_json()  # raises before the weights replace earlier ones
+        write_bytes(folder / CARD, text.encode())
+        (folder / GOLDEN).unlink(missing_ok=True)  # the embeddings of earlier weights
     return card
 
 
