@@ -126,8 +126,9 @@ def _log_sum_of_others(q: Tensor, k: Tensor, temperature: float) -> Tensor:
 
     if len(q) <= BLOCK:
         return of(q, 0)
-    again = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.cat([checkpoint(of, q[i : i + BLOCK], i, **again) for i in range(0, len(q), BLOCK)])
+    starts = range(0, len(q), BLOCK)
+    parts = [checkpoint(of, q[i : i + BLOCK], i, use_reentrant=False, preserve_rng_state=False) for i in starts]
+    return torch.cat(parts)
 
 
 def nt_xent_range(batch_size: int, *, temperature: float) -> tuple[float, float]:
