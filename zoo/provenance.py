@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -56,9 +57,15 @@ def _commit() -> str:
 
 
 def command() -> str:
-    """The command line of this process, as one would type it."""
+    """The command line of this process, as one would type it, without this machine's folders: cards are published."""
     launched = any(key.startswith("ACCELERATE_") for key in os.environ)
-    return ("accelerate launch " if launched else "python ") + " ".join([_script(), shlex.join(sys.argv[1:])])
+    words = map(_without_folder, sys.argv[1:])
+    return ("accelerate launch " if launched else "python ") + " ".join([_script(), shlex.join(words)]).rstrip()
+
+
+def _without_folder(word: str) -> str:
+    """`cifar100=/home/me/data/cifar100` -> `cifar100=.../cifar100`."""
+    return re.sub(r"(^|[=:])/(?:[^/]*/)*([^/]+)/*$", r"\1.../\2", word)
 
 
 def _script() -> str:

@@ -178,11 +178,22 @@ PLUS_CIFAR100 = replace(SIMMOCO_CIFAR100, name="simmocoplus-r18-cifar100", symme
 PLUS_CIFAR10 = replace(PLUS_CIFAR100, name="simmocoplus-r18-cifar10")
 
 # --- for a CPU ---
+CPU_CIFAR100 = replace(
+    CIFAR100,
+    name="simco-r18-cifar100-cpu",
+    source="ours: the paper's algorithm on a schedule of about two hours of one CPU core",
+    expects="none published",
+    epochs=7,
+    batch_size=64,
+    learning_rate=0.06,
+    warmup_epochs=1,
+    sizes=(16, 16, 16, 16, 16, 24, 32),
+)
 SMALL_CIFAR100 = replace(CIFAR100, name="simco-r20-cifar100", **SMALL)
 SIMMOCO_SMALL = replace(SIMMOCO_CIFAR100, name="simmoco-r20-cifar100", **SMALL)
 PLUS_SMALL = replace(PLUS_CIFAR100, name="simmocoplus-r20-cifar100", **SMALL)
 
 RECIPES = [
-    CIFAR100, CIFAR10, DIGITS, SIMMOCO_CIFAR100, SIMMOCO_CIFAR10, PLUS_CIFAR100, PLUS_CIFAR10, SMALL_CIFAR100,
-    SIMMOCO_SMALL, PLUS_SMALL,
+    CIFAR100, CIFAR10, DIGITS, SIMMOCO_CIFAR100, SIMMOCO_CIFAR10, PLUS_CIFAR100, PLUS_CIFAR10, CPU_CIFAR100,
+    SMALL_CIFAR100, SIMMOCO_SMALL, PLUS_SMALL,
 ]  # fmt: skip
