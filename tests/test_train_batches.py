@@ -246,6 +246,43 @@ def test_cifar100_shards_read_by_two_processes_and_two_threads_give_every_image_
             assert np.array_equal(cut.permute(1, 2, 0).numpy(), np.asarray(shards.picture(int(index))))
 
 
+@pytest.mark.realdata
+@pytest.mark.parametrize("kind", ["tar", "parquet"])
+def test_cifar100_streamed_by_two_ranks_and_two_workers_each_comes_whole_and_goes_on_from_the_middle(
+    kind, realdata, tmp_path
+):
+    """1,200 of its images in 4 shards, pixels and all: none twice in an epoch, none lost, the same from step 7 on."""
+    source = open_shards("cifar100", "train", realdata / "cifar100").sample(1200)
+    pictures = [source.picture(i) for i in range(len(source))]
+    for shard in range(4):
+        contents = [encoded(image) for image in pictures[300 * shard : 300 * shard + 300]]
+        path = tmp_path / f"train-{shard:05d}.{kind}"
+        if kind == "parquet":
+            cells = [{"bytes": content, "path": None} for content in contents]
+            pq.write_table(pa.table({"img": cells, "fine_label": [0] * 300}), path, row_group_size=100)
+            continue
+        with tarfile.open(path, "w") as archive:
+            for nth, content in enumerate(contents):
+                member = tarfile.TarInfo(f"{shard}-{nth}.png")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    shards = open_shards("cifar100", "train", tmp_path)
+    whole = replace(PLAIN, crop_area=(1, 1), crop_ratio=(1, 1), flip=0)
+    views = Views(whole, PLAIN, size=32, seed=0)
+
+    def streamed(first: int) -> list[bytes]:
+        ranks = [
+            batches(shards, views, first=first, last=12, batch_size=100, rank=rank, world=2, workers=2)
+            for rank in (0, 1)
+        ]
+        steps = [torch.cat(parts)[:, 0].permute(0, 2, 3, 1).numpy() for parts in zip(*ranks, strict=True)]
+        return [image.tobytes() for step in steps for image in step]
+
+    epoch = streamed(0)
+    assert Counter(epoch) == Counter(np.asarray(image).tobytes() for image in pictures)
+    assert streamed(7) == epoch[700:]
+
+
 def test_images_to_look_at_fit_their_memory(mine):
     look_at = images_to_look_at(open_shards("cifar10", "train", f"folder:{mine}"), 224)
     assert look_at.pixels.shape == (20, 224, 224, 3)

@@ -260,6 +260,7 @@ def test_bf16_keeps_the_loss_in_float32_and_learns_the_same(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # C++ compilers take their time on a busy machine
 def test_a_compiled_run_has_the_loss_curve_of_an_uncompiled_one_and_its_encoder_loads(run, tmp_path):
     import zoo
 
