@@ -71,6 +71,13 @@ def test_a_name_of_the_catalogue_is_fetched_at_its_commit_and_is_the_trained_enc
     assert not list(in_cache(entry).parent.glob(".download*"))
 
 
+def test_info_of_a_name_asks_nobody_and_is_the_card_that_loading_gives(entry: Card, hub: LoopbackHub):
+    assert zoo.info(NAME) == entry
+    assert hub.log == []
+    assert not in_cache(entry).exists()
+    assert zoo.info(NAME) == zoo.load(NAME).card
+
+
 def test_once_fetched_it_costs_no_request_and_works_with_a_dead_hub(
     entry: Card, hub: LoopbackHub, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ):

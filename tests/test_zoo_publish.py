@@ -35,6 +35,12 @@ RESULT = {
     "date": "2026-01-31", "hardware": "2 cores", "command": "python -m eval.score runs/simco-r20-digits",
 }  # fmt: skip
 LINEAR = RESULT | {"key": "linear/digits/x", "protocol": "linear probe, offline", "value": 0.95}
+RANK = RESULT | {  # as eval.geometry has it: no share, no interval
+    "key": "rankme/digits/x", "protocol": "geometry of the test features", "metric": "RankMe", "unit": "",
+    "value": 34.5, "ci95": None,
+}  # fmt: skip
+FEW = RESULT | {"key": "fewshot-5/digits/x", "protocol": "5 images a class", "value": 0.8, "ci95": None, "std": 0.012}
+UNTRAINED = RESULT | {"key": "knn/digits/random:r20", "encoder": "random:r20", "value": 0.31}
 TRAINING = {"steps": 880, "images": 1437, "seconds": 61.5, "hardware": "2 cores", "command": "python train/pretrain.py"}
 
 
@@ -43,7 +49,12 @@ def run(tmp_path: Path, encoder: Encoder, card: Card) -> Path:
     """A trained and measured run with its head."""
     method = torch.nn.Module()
     method.projector = mlp(64, 32, 16)
-    card = replace(card, results=(RESULT, LINEAR), training=TRAINING, recipe={"epochs": 80, "view1": {"flip": 0.0}})
+    card = replace(
+        card,
+        results=(RESULT, LINEAR, RANK, FEW, UNTRAINED),
+        training=TRAINING,
+        recipe={"epochs": 80, "view1": {"flip": 0.0}},
+    )
     folder = tmp_path / "simco-r20-digits"
     save_head(method, folder, save_encoder(encoder, folder, card))
     return folder
@@ -60,7 +71,7 @@ def test_a_release_holds_all_of_the_run_and_comes_back_bit_for_bit(run: Path):
     native = load_file(run / WEIGHTS)
     assert {key: value.tobytes() for key, value in tensors.items()} == {k: v.tobytes() for k, v in native.items()}
     assert json.loads((folder / "recipe.json").read_text())["recipe"] == {"epochs": 80, "view1": {"flip": 0.0}}
-    assert json.loads((folder / "results.json").read_text()) == {"results": [RESULT, LINEAR]}
+    assert json.loads((folder / "results.json").read_text()) == {"results": [RESULT, LINEAR, RANK, FEW, UNTRAINED]}
     assert (folder / HEAD).read_bytes() == (run / HEAD).read_bytes()
     assert not [path for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pkl")]
 
@@ -76,13 +87,14 @@ def test_two_releases_of_one_run_are_the_same_bytes(run: Path):
     assert {path.name: sha256(path) for path in build_release(run, REPO).iterdir()} == first
 
 
-def test_the_card_has_a_model_index_with_every_result_under_its_protocol(run: Path):
+def test_the_card_has_a_model_index_with_every_accuracy_of_this_encoder_under_its_protocol(run: Path):
     text = (build_release(run, REPO) / "README.md").read_text()
     data = ModelCard(text).data
     found = {(result.metric_name, result.metric_value, result.dataset_type) for result in data.eval_results}
     assert found == {
         ("top-1 accuracy, k-NN, cosine, k = 20", 97.22, "digits"),
         ("top-1 accuracy, linear probe, offline", 95.0, "digits"),
+        ("top-1 accuracy, 5 images a class", 80.0, "digits"),
     }
     assert (data.model_name, data.license, data.library_name) == ("simco-r20-digits", "apache-2.0", "timm")
     assert data.pipeline_tag == "image-feature-extraction"
@@ -92,7 +104,10 @@ def test_the_card_tells_the_recipe_the_training_and_the_limits_and_has_no_placeh
     text = (build_release(run, REPO) / "README.md").read_text()
     for line in (
         "| epochs | 80 |", "| view1.flip | 0.0 |", "| seconds | 61.5 |", "| parameters | 269,072 |",
-        "| simco-r20-digits | digits | k-NN, cosine, k = 20 | 97.22 % | 95.00 to 98.50 | 360 |",
+        "| simco-r20-digits | digits | k-NN, cosine, k = 20 | top-1 accuracy | 97.22 % | 95.00 to 98.50 | 360 |",
+        "| simco-r20-digits | digits | geometry of the test features | RankMe | 34.50 |  | 360 |",
+        "| simco-r20-digits | digits | 5 images a class | top-1 accuracy | 80.00 % | ± 1.20 | 360 |",
+        "| random:r20 | digits | k-NN, cosine, k = 20 | top-1 accuracy | 31.00 % | 95.00 to 98.50 | 360 |",
         "Licence of the images: BSD-3-Clause.", "Bias: ", "Zhang et al. 2022", "[3, 32, 32], nearest",
     ):  # fmt: skip
         assert line in text, line

@@ -1,5 +1,4 @@
 import threading
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -9,12 +8,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 from serve_http import running_server
 
-import zoo
-from zoo.card import Card
 from zoo.cli import main
 from zoo.encoder import Encoder, load_encoder, save_encoder
 from zoo.errors import CorruptFile, NoWeights, Unreachable
-from zoo.store import GOLDEN, keep, read_card
+from zoo.store import GOLDEN, read_card
 from zoo.verify import verify, write_golden
 
 
@@ -124,33 +121,3 @@ class endpoint:  # noqa: N801  (a context manager)
     def __exit__(self, *_: object) -> None:
         self.server.shutdown()
         self.server.server_close()
-
-
-# --- the list ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_list_is_filtered_by_every_part_of_the_name():
-    assert zoo.list(method="simclr", dataset="cifar10") == ["simclr-r18-cifar10", "simclr-r18-cifar10-solo"]
-    assert zoo.list("simco*", backbone="r20") == ["simco-r20-digits"]
-    assert zoo.list(method="nobody") == []
-    assert set(zoo.list(backbone="r18")) == {name for name in zoo.list() if "-r18-" in name}
-
-
-def test_zoo_list_is_a_table_with_accuracy_parameters_and_size(
-    tmp_path: Path, encoder: Encoder, card: Card, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
-    row = {"key": "k", "encoder": card.name, "protocol": "k-NN, cosine", "dataset": "digits", "value": 0.9722}
-    save_encoder(encoder, tmp_path / "run", replace(card, results=(row,)))
-    keep(tmp_path / "run")
-    monkeypatch.setattr("sys.argv", ["zoo", "list", "*digits"])
-    main()
-    head, line = capsys.readouterr().out.splitlines()
-    assert head.split("  ")[0] == "name"
-    for cell in ("simco-r20-digits", "0.27 M", "1.1", "97.22 % k-NN, digits"):
-        assert cell in line
-    monkeypatch.setattr("sys.argv", ["zoo", "list", "--method", "simclr"])
-    main()
-    assert "no weights yet; expects" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["zoo", "list", "--method", "nobody"])
-    with pytest.raises(SystemExit, match="no model matches"):
-        main()

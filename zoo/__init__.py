@@ -35,24 +35,20 @@ def list(pattern: str = "*", *, method: str = "*", backbone: str = "*", dataset:
 
     def fits(name: str) -> bool:
         parts = [*name.split("-"), "", ""]  # whatever bears a name is listed, even a kept folder that is no model
-        wanted = zip((method, backbone, dataset), parts, strict=False)
-        return fnmatchcase(name, pattern) and all(fnmatchcase(part, pattern) for pattern, part in wanted)
+        pairs = zip(parts, (method, backbone, dataset), strict=False)
+        return fnmatchcase(name, pattern) and all(fnmatchcase(part, wanted) for part, wanted in pairs)
 
     return [name for name in names() if fits(name)]
 
 
 def info(model: str | Path) -> Card:
-    """The card of a model: of its weights if they are here, else of the catalogue. Raises UnknownName."""
-    from zoo.errors import NoWeights
-    from zoo.store import catalogue, locate, read_card
+    """The card of a model: of its weights if they are here, else of the catalogue. A name is never fetched for it.
 
-    try:
-        return read_card(locate(model))
-    except NoWeights:
-        card = catalogue().get(str(model))
-        if card is None:
-            raise
-        return card
+    Raises UnknownName; NoWeights for a path without a model; CorruptFile; for an address on the Hub what `load` raises.
+    """
+    from zoo.store import known_card
+
+    return known_card(model)
 
 
 def load(model: str | Path, *, device: str | torch.device = "cpu") -> Encoder:

@@ -15,6 +15,7 @@ from zoo.names import parse_name
 
 REPO = r"[\w-][\w.-]*/[\w-][\w.-]*"  # ORG/NAME, as a regular expression
 FORMAT = 1  # of the card; a reader refuses other numbers
+ACCURACY = "top-1 accuracy"  # metric of a result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,11 @@ class Card:
     def foreign(self) -> bool:
         """Whether it is a repository in plain timm's form: of no recipe, backbone's row or data set of this zoo."""
         return "/" in self.name
+
+    @property
+    def accuracies(self) -> list[dict[str, Any]]:
+        """The results that are top-1 accuracies of this encoder; the others are of baselines, or another measure."""
+        return [row for row in self.results if row.get("encoder") == self.name and row.get("metric") == ACCURACY]
 
     def with_result(self, row: dict[str, Any]) -> "Card":
         """A copy with `row` in place of an earlier row of the same `key`."""

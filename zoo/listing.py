@@ -48,8 +48,9 @@ def _row(card: Card, others: Sequence[str] = ()) -> tuple[str, ...]:
     if card.weights is None:
         instead = f"loads {others[0]}" if len(others) == 1 else ""
         return (*size, "", "", instead or f"no weights yet; expects {card.expects}")
-    scores = [row for row in card.results if row.get("encoder") == card.name and row.get("unit", "share") == "share"]
-    told = "; ".join(f"{100 * row['value']:.2f} % {row['protocol'].split(',')[0]}, {row['dataset']}" for row in scores)
+    told = "; ".join(
+        f"{100 * row['value']:.2f} % {row['protocol'].split(',')[0]}, {row['dataset']}" for row in card.accuracies
+    )
     parameters = f"{card.parameters / 1e6:.2f} M" if card.parameters else ""
     return (*size, parameters, f"{card.weights.bytes / 1e6:.1f}", told or "not measured yet")
 

@@ -34,13 +34,8 @@ def model_card(card: Card, repo: str, files: Sequence[Weights]) -> str:
     return f"---\n{header}---\n\n# {card.name}\n\n{body}\n"
 
 
-def own_results(card: Card) -> list[dict[str, Any]]:
-    """The rows measured on these weights; the others are baselines."""
-    return [row for row in card.results if row.get("encoder") == card.name]
-
-
 def _header(card: Card) -> dict[str, Any]:
-    row, name = dataset_row(card.dataset), parse_name(card.name)
+    data, name = dataset_row(card.dataset), parse_name(card.name)
     header: dict[str, Any] = {
         "license": LICENCE,
         "library_name": "timm",
@@ -48,26 +43,22 @@ def _header(card: Card) -> dict[str, Any]:
         "tags": ["timm", "transformers", "contrastive-zoo", "self-supervised-learning", "contrastive-learning",
                  name.method, name.backbone],
     }  # fmt: skip
-    if row.hub_id:
-        header["datasets"] = [row.hub_id]
-    results = [_index_row(result) for result in own_results(card)]
+    if data.hub_id:
+        header["datasets"] = [data.hub_id]
+    results = [_index_row(row) for row in card.accuracies]
     if results:
         header |= {"metrics": ["accuracy"], "model-index": [{"name": card.name, "results": results}]}
     return header
 
 
-def _index_row(result: dict[str, Any]) -> dict[str, Any]:
-    """One result as the Hub's model-index has it. The protocol stands in the metric's name: equal tasks are merged."""
-    name, metric = result["dataset"], f"{result['metric']}, {result['protocol']}"
+def _index_row(row: dict[str, Any]) -> dict[str, Any]:
+    """An accuracy as the Hub's model-index has it. The protocol stands in the metric's name: equal tasks are merged."""
+    name, metric = row["dataset"], f"{row['metric']}, {row['protocol']}"
     return {
         "task": {"type": "image-classification"},
         "dataset": {"name": name, "type": dataset_row(name).hub_id or name, "split": "test"},
-        "metrics": [{"type": "accuracy", "name": metric, "value": _percent(result)}],
+        "metrics": [{"type": "accuracy", "name": metric, "value": round(100 * row["value"], 4)}],
     }
-
-
-def _percent(result: dict[str, Any]) -> float:
-    return round(100 * float(result["value"]), 4)
 
 
 def _summary(card: Card) -> str:
@@ -142,18 +133,15 @@ def _preprocessing(card: Card) -> str:
 
 
 def _results(card: Card) -> str:
-    """Every row, baselines too, with its protocol and command."""
+    """Every row, baselines and other measures too, with its protocol and command."""
     if not card.results:
         return ""
-    rows = []
-    for row in card.results:
-        low, high = row.get("ci95", (None, None))
-        interval = f"{100 * low:.2f} to {100 * high:.2f}" if low is not None else ""
-        rows.append(
-            (row["encoder"], row["dataset"], row["protocol"], f"{_percent(row):.2f} %", interval, row["n_test"])
-        )
+    rows = [
+        (row["encoder"], row["dataset"], row["protocol"], row["metric"], *_measured(row), row["n_test"])
+        for row in card.results
+    ]
     commands = dict.fromkeys(f"`{row['command'].strip()}` ({row['date']}, {row['hardware']})" for row in card.results)
-    header = ("encoder", "data set", "protocol", "top-1 accuracy", "95 % interval", "test images")
+    header = ("encoder", "data set", "protocol", "metric", "value", "95 % interval, or ± std", "test images")
     return (
         _table(header, rows)
         + "\n\nMeasured with: "
@@ -161,6 +149,18 @@ def _results(card: Card) -> str:
         + "."
         + ("" if card.expects.startswith("none published") else f"\n\nPublished for this recipe: {card.expects}.")
     )
+
+
+def _measured(row: dict[str, Any]) -> tuple[str, str]:
+    """A value and its spread: shares in percent, other measures as they are."""
+    scale, unit = (100, " %") if row.get("unit", "share") == "share" else (1, "")
+    spread = ""
+    if row.get("ci95"):
+        low, high = row["ci95"]
+        spread = f"{scale * low:.2f} to {scale * high:.2f}"
+    elif row.get("std") is not None:
+        spread = f"± {scale * row['std']:.2f}"
+    return f"{scale * row['value']:.2f}{unit}", spread
 
 
 def _data(card: Card) -> str:

@@ -10,7 +10,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from zoo.card import Card, Published, parse_card
+from zoo.card import Card, parse_card
 from zoo.errors import CorruptFile, NoWeights, ZooError, unknown
 from zoo.files import new_folder, sha256, write_bytes, zoo_home
 from zoo.names import natural_order, parse_name
@@ -76,13 +76,32 @@ def onnx_file(folder: Path) -> Path:
 
 
 def locate(model: str | Path) -> Path:
-    """The folder of a model. In this order: the path itself, if it is one; the weights inside the package; the kept
-    model of that name; the commit on the Hub that the catalogue pins, fetched if it is not here; the one variant
-    NAME-VARIANT with weights inside the package or on the Hub. `hf://ORG/NAME` and `timm/NAME`, each also with
-    `@REVISION`, are any other model on the Hub.
+    """The folder of a model, fetched from the Hub if it is not here. Raises what `find` and `zoo.hub` raise."""
+    found = find(model)
+    return found if isinstance(found, Path) else _fetch(found)
+
+
+def known_card(model: str | Path) -> Card:
+    """The card of a model: in its folder, or else in the catalogue. A name is never fetched for it."""
+    try:
+        found = find(model)
+    except NoWeights:
+        card = catalogue().get(str(model))
+        if card is None:
+            raise
+        return card
+    return read_card(found) if isinstance(found, Path) else found
+
+
+def find(model: str | Path) -> Path | Card:
+    """The folder of a model, or the catalogue's card if the commit that it pins is not here yet.
+
+    In this order: the path itself, if it is one; the weights inside the package; the kept model of that name; the
+    pinned commit; the one variant NAME-VARIANT with weights inside the package or on the Hub. `hf://ORG/NAME` and
+    `timm/NAME`, each also with `@REVISION`, are any other model on the Hub; these are fetched.
 
     Raises NoWeights for a name of the catalogue without weights or with several variants, UnknownName for any other,
-    and what `zoo.hub` raises.
+    CorruptFile for a kept folder with the card of another model.
     """
     path, text = Path(model), str(model)
     if (path / CARD).is_file():
@@ -103,10 +122,10 @@ def locate(model: str | Path) -> Path:
     card = cards.get(text)
     if card is not None and card.published is not None:
         folder = fetched_folder(card.published.repo, card.published.revision)
-        return folder if folder.is_dir() else _fetch(card.published)
+        return folder if folder.is_dir() else card
     others = variants(text, cards)
     if len(others) == 1:
-        return locate(others[0])
+        return find(others[0])
     raise _no_weights(text, others, known=card is not None)
 
 
@@ -127,10 +146,11 @@ def _no_weights(name: str, others: list[str], *, known: bool) -> ZooError:
     )
 
 
-def _fetch(published: Published) -> Path:
+def _fetch(card: Card) -> Path:
     from zoo.hub import fetch  # not before it is needed: its client takes longer to import than a fetched model to load
 
-    return fetch(published)
+    assert card.published is not None
+    return fetch(card.published)
 
 
 def read_card(folder: Path) -> Card:
