@@ -109,6 +109,12 @@ def test_an_index_of_a_model_that_is_not_served_is_refused(indexed: tuple[Path, 
         Indexes().start([indexed[1]], {OTHER: "0" * 64, NAME: "1" * 64})
 
 
+def test_two_indexes_of_one_name_are_refused(indexed: tuple[Path, Path], tmp_path: Path) -> None:
+    copy = shutil.copy(indexed[1], tmp_path)
+    with pytest.raises(ZooError, match="both named pictures"):
+        Indexes().start([indexed[1], Path(copy)], {NAME: read_index(indexed[1])[0].weights_sha256})
+
+
 def test_what_is_no_index_is_told_clearly(indexed: tuple[Path, Path], exported: Path, tmp_path: Path) -> None:
     with pytest.raises(NoWeights, match="zoo index"):
         Index(tmp_path / "a.index.npz")
