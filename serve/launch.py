@@ -98,7 +98,7 @@ def open_more_files() -> None:
 def main() -> None:
     try:
         tyro.cli(launch, prog="zoo serve")
-    except ZooError as error:
+    except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
 
 
