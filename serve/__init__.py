@@ -7,6 +7,6 @@ service  the BentoML service: `ZOO_MODEL=... bentoml serve serve.service:Embeddi
 limits   what one request may hold; messages: what it may say; refusal: how it is told what was wrong
 answers  in JSON, npy and npz; site: the page (page/), the documentation (openapi), metrics
 index    `zoo index`: the embeddings of a folder; search: the nearest of them
-bulk     the embeddings of very many images, with Ray Data
+bulk     the embeddings of very many images, with Ray Data; inputs: where they come from
 client   a typed client, for programs in Python
 """
