@@ -8,18 +8,20 @@ import base64
 import io
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, final
 
 import httpx
 import numpy as np
 
+from serve.limits import MAX_BODY
 from zoo.errors import ZooError
 
-AT_A_TIME = 8  # images of one request: small enough for 32 MiB of large photographs
+AT_A_TIME = 8  # images of one request
+AT_MOST = MAX_BODY - 2**20  # bytes of their files, which leaves room for the form around them
 AGAIN = {429, 503}  # what a busy server says
-LONGEST = 8.0  # seconds between two attempts
+LONGEST = 8.0  # seconds that a server can ask for before the next attempt
 
 Picture = str | Path | bytes  # a path, or an encoded JPEG, PNG or WebP
 
@@ -73,12 +75,7 @@ class Client:
         """
         query = {"normalize": str(normalize).lower()} | ({"model": model} if model else {})
         query |= {"dimensions": str(dimensions)} if dimensions is not None else {}
-        return np.concatenate(
-            [
-                self._embed(pictures[start : start + AT_A_TIME], query, start)
-                for start in range(0, len(pictures), AT_A_TIME)
-            ]
-        )
+        return np.concatenate([self._embed(files, query, start) for start, files in _portions(pictures)])
 
     def similarity(self, a: Picture, b: Sequence[Picture], *, model: str = "") -> np.ndarray:
         """(n,) float32 cosines of one picture with n others."""
@@ -91,8 +88,9 @@ class Client:
         found = self._ask("POST", "/v1/search", json=body).json()["neighbours"]
         return [Neighbour(row["path"], row["similarity"]) for row in found]
 
-    def _embed(self, pictures: Sequence[Picture], query: dict[str, str], start: int) -> np.ndarray:
-        parts = [("images", (str(place), _content(picture))) for place, picture in enumerate(pictures)]
+    def _embed(self, files: list[bytes], query: dict[str, str], start: int) -> np.ndarray:
+        """(n, D) of one request's files. start: the place of the first of them among all."""
+        parts = [("images", (str(place), content)) for place, content in enumerate(files)]
         headers = {"accept": "application/x-npy"}
         try:
             answer = self._ask("POST", "/v1/embed", params=query, files=parts, headers=headers)
@@ -119,6 +117,19 @@ class Client:
         if answer.is_success:
             return answer
         raise ServerRefused(answer.status_code, _error(answer))
+
+
+def _portions(pictures: Sequence[Picture]) -> Iterator[tuple[int, list[bytes]]]:
+    """The files of as many pictures as one request may hold, each time with the place of the first."""
+    start, files = 0, list[bytes]()
+    for place, picture in enumerate(pictures):
+        content = _content(picture)
+        if files and (len(files) == AT_A_TIME or sum(map(len, files)) + len(content) > AT_MOST):
+            yield start, files
+            start, files = place, []
+        files.append(content)
+    if files:
+        yield start, files
 
 
 def _pause(attempt: int, retry_after: str) -> float:

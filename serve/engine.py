@@ -53,7 +53,7 @@ class Engine:
         self.ready = True
 
     async def stop(self) -> None:
-        """Refuse from now on; the run in progress is waited for."""
+        """No longer ready; the run in progress is waited for."""
         self.ready = False
         self._decoders.shutdown(wait=False, cancel_futures=True)
         for batcher in self._batchers.values():

@@ -63,6 +63,9 @@ def export(
     """
     path = out or onnx_file(locate(model))
     encoder = load_encoder(model)
+    assert encoder.card is not None
+    if encoder.card.foreign and (quantize or data):
+        raise ZooError(f"{encoder.card.name} has no data set of the zoo to compare on: leave out --data and --quantize")
     graph = _graph(encoder)
     with new_file(path) as aside:
         onnx.save(graph, aside)
@@ -70,7 +73,6 @@ def export(
     print(f"{path}: {path.stat().st_size:,} bytes; largest relative gap to torch {parity.gap:.1e}, ", end="")
     print(f"1 - cosine {parity.angle:.1e} over batches {BATCHES}")
     if quantize:
-        assert encoder.card is not None
         small = path.with_suffix(".int8.onnx")
         compared = to_int8(path, small, dataset=encoder.card.dataset, data=data, force=force)
         print(f"{small}: {small.stat().st_size:,} bytes; {compared}")
@@ -183,9 +185,8 @@ def _pictures(encoder: Encoder, n: int, data: Path | None) -> np.ndarray:
 def main() -> None:
     try:
         tyro.cli(export, prog="python -m serve.export")
-    except ZooError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    except (ZooError, OSError) as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

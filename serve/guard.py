@@ -41,8 +41,9 @@ class Guard:
     """ASGI middleware around everything; the lifespan passes.
 
     It reads the whole body before the app sees the request, so a body over the limit costs no more than the limit.
-    keys: bearer tokens, separated by commas, one of which a request needs; without any, none is asked for.
-    timeout: seconds for reading and answering. It raises nothing: BentoML answers an exception only after a minute.
+    keys: bearer tokens, separated by commas, one of which a request needs; without any, none is asked for; by default
+    those of `$ZOO_API_KEY`. timeout: seconds for reading and answering. It raises nothing: BentoML would answer an
+    exception only after its own timeout.
     """
 
     def __init__(self, app: ASGIApp, *, keys: str | None = None, timeout: float = TIMEOUT) -> None:
@@ -101,7 +102,7 @@ class Guard:
         if not length.isdecimal() or len(length) > 12 or int(length) > MAX_BODY:
             raise _too_long()
         kind = headers.get("content-type", "").split(";")[0].strip().lower()
-        if route == NATIVE and scope["method"] == "POST" and kind != "application/json":
+        if route == NATIVE and kind != "application/json":
             raise Refused(415, f"content type {kind!r}; {NATIVE} reads application/json, /v1/embed images and forms")
 
     def _key(self, headers: Headers) -> bytes:

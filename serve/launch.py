@@ -36,7 +36,7 @@ def launch(
         port: TCP port.
         workers: processes; each has its own copy of the models and computes in one thread.
     """
-    check(models, host=host, workers=workers, keys=os.environ.get("ZOO_API_KEY", ""))
+    check(models, index, host=host, workers=workers, keys=os.environ.get("ZOO_API_KEY", ""))
     for name in without_onnx(models):
         subprocess.run([sys.executable, "-m", "serve.export", name])  # where it fails, the server says what is missing
     os.environ.update(environment(models, index, workers=workers))
@@ -46,13 +46,13 @@ def launch(
     os.execv(sys.executable, [*command, "--host", host, "--port", str(port)])
 
 
-def check(models: tuple[str, ...], *, host: str, workers: int, keys: str) -> None:
+def check(models: tuple[str, ...], index: tuple[str, ...], *, host: str, workers: int, keys: str) -> None:
     """Raises ZooError for what must not be served so."""
     if not models:
         raise ZooError("no model to serve; name one: zoo serve simco-r20-digits. `zoo list` shows all")
-    for model in models:
-        if "," in model:
-            raise ZooError(f"{model!r}: names are separated by spaces here, and a path has no comma")
+    for word in (*models, *index):
+        if "," in word:
+            raise ZooError(f"{word!r}: names are separated by spaces here, and a path has no comma")
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError as error:
@@ -98,7 +98,7 @@ def open_more_files() -> None:
 def main() -> None:
     try:
         tyro.cli(launch, prog="zoo serve")
-    except ZooError as error:
+    except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -10,7 +10,11 @@ SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # upper bo
 
 requests = Counter("zoo_requests", "Answered requests", ["route", "status"], registry=REGISTRY)
 request_seconds = Histogram(
-    "zoo_request_seconds", "First byte in to last byte out", ["route"], buckets=SECONDS, registry=REGISTRY
+    "zoo_request_seconds",
+    "From the end of the headers to the end of the answer",
+    ["route"],
+    buckets=SECONDS,
+    registry=REGISTRY,
 )
 images = Counter("zoo_images", "Images, by what became of them", ["model", "outcome"], registry=REGISTRY)
 decode_seconds = Histogram(

@@ -20,6 +20,12 @@ def _object(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
+def _may_skip(schema: dict[str, Any], **properties: Any) -> dict[str, Any]:
+    """The schema of an answer that has more properties when it was asked for with on_error=skip."""
+    skipped = "with on_error=skip also " + " and ".join(f"`{name}`" for name in properties)
+    return schema | {"properties": schema["properties"] | properties, "description": skipped}
+
+
 def _list(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
@@ -29,27 +35,30 @@ MODEL = _object(id=TEXT, object={"const": "model"}, dim=COUNT, image_size=COUNT,
 ANSWERS: dict[str, dict[str, Any]] = {
     "Error": _object(
         error=_object(
-            code={"type": "string"},
+            code=TEXT,
             message=TEXT,
             param={"type": ["string", "null"]},
             index={"type": ["integer", "null"], "description": "the image at fault"},
             request_id=TEXT,
         )
     ),
-    "Embedded": _object(model=TEXT, dim=COUNT, embeddings=_list(NUMBERS))
-    | {"description": "with on_error=skip also `index` of the embedded images and `errors` of the others"},
-    "OpenAIEmbeddings": _object(
-        object={"const": "list"},
-        model=TEXT,
-        data=_list(_object(object={"const": "embedding"}, index=COUNT, embedding={"anyOf": [NUMBERS, TEXT]})),
-        usage=_object(prompt_tokens=COUNT, total_tokens=COUNT, images=COUNT),
+    "Embedded": _may_skip(
+        _object(model=TEXT, dim=COUNT, embeddings=_list(NUMBERS)), index=_list(COUNT), errors=_list(REASON)
+    ),
+    "OpenAIEmbeddings": _may_skip(
+        _object(
+            object={"const": "list"},
+            model=TEXT,
+            data=_list(_object(object={"const": "embedding"}, index=COUNT, embedding={"anyOf": [NUMBERS, TEXT]})),
+            usage=_object(prompt_tokens=COUNT, total_tokens=COUNT, images=COUNT),
+        ),
+        errors=_list(REASON),
     ),
     "Similarities": _object(model=TEXT, similarities=NUMBERS),
     "Neighbours": _object(index=TEXT, model=TEXT, neighbours=_list(_object(path=TEXT, similarity={"type": "number"}))),
     "Model": MODEL,
     "Models": _object(object={"const": "list"}, data=_list(MODEL)),
     "Indexes": _object(object={"const": "list"}, data=_list(_object(id=TEXT, model=TEXT, images=COUNT))),
-    "Reason": REASON,
 }
 BINARY = {"type": "string", "format": "binary"}
 
@@ -125,12 +134,11 @@ def _nonnull(schema: dict[str, Any]) -> dict[str, Any]:
 
 def docs_page(spec: dict[str, Any]) -> str:
     """The document as HTML: every path, what it reads and what it answers."""
-    parts = ["<!doctype html><html lang=en><meta charset=utf-8><title>contrastive-zoo API</title>"]
-    parts += [
-        "<link rel=stylesheet href=page.css><main><h1>API</h1>",
-        f"<p>{IMAGE[0].upper() + IMAGE[1:]} is an image ",
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><title>contrastive-zoo API</title>",
+        f"<link rel=stylesheet href=page.css><main><h1>API</h1><p>In a JSON body, an image is {IMAGE}. ",
+        "<a href=openapi.json>openapi.json</a> is this page for programs.</p>",
     ]
-    parts += ["in every JSON body. <a href=openapi.json>openapi.json</a> is this page for programs.</p>"]
     for path, operations in spec["paths"].items():
         for method, operation in operations.items():
             parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])}</p>")

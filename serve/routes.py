@@ -63,7 +63,7 @@ def routes(engine: Engine, indexes: Indexes) -> Router:
         return JSONResponse(answers.facts(engine.session(request.path_params["name"])))
 
     posts = {"/embed": embed, "/embeddings": embeddings, "/similarity": similarity, "/search": search}
-    gets = {"/models": models, "/models/{name}": model, "/indexes": list_indexes}
+    gets = {"/models": models, "/models/{name:path}": model, "/indexes": list_indexes}
     return Router(
         [Route(path, handler, methods=["POST"]) for path, handler in posts.items()]
         + [Route(path, handler) for path, handler in gets.items()]

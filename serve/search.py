@@ -105,11 +105,13 @@ class Indexes:
     def start(self, paths: list[Path], weights: dict[str, str]) -> None:
         """Open index files. weights: sha256 of the served models' weights, by name.
 
-        Raises NoWeights, CorruptFile, or ZooError for an index of a model that is not served.
+        Raises NoWeights, CorruptFile, or ZooError for an index of a model that is not served, or of an earlier's name.
         """
         self._weights = weights
         for path in paths:
             index = self._checked(path)
+            if index.name in self._paths:
+                raise ZooError(f"{path} and {self._paths[index.name]} are both named {index.name}. Rename one of them")
             self._paths[index.name], self._open[index.name] = path, index
 
     def get(self, name: str = "") -> Index:

@@ -12,11 +12,10 @@ from safetensors.numpy import load_file
 from serve.limits import FORMATS
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.pixels import preprocess
-from zoo.store import locate, onnx_file, read_card
+from zoo.store import GOLDEN, locate, onnx_file, read_card
 
 FORMAT = "contrastive-zoo/1"  # of the metadata; a reader refuses others
 INPUT, OUTPUT = "pixels", "embedding"
-GOLDEN = "golden.safetensors"  # beside the weights: pixels and their embeddings, as they were when it was published
 GOLDEN_GAP = 1e-4  # largest difference over largest value; another machine sums in another order
 AGAIN = "Export it again: python -m serve.export"
 
@@ -79,12 +78,11 @@ def open_model(where: str) -> Session:
 
 
 def check_golden(session: Session, path: Path) -> None:
-    """Embed a file's `inputs` (n, S, S, 3) uint8 and compare with its `embeddings` (n, D). Raises CorruptFile."""
+    """Embed a file's `pixels` (n, S, S, 3) uint8 and compare with its `embeddings` (n, D). Raises CorruptFile."""
     try:
         golden = load_file(path)
-        inputs, expected = golden["pixels"], golden["embeddings"].astype(np.float32)
-        found = session.embed_pixels(inputs)
-        gap = float(np.abs(found - expected).max() / np.abs(expected).max())
+        expected = golden["embeddings"].astype(np.float32)
+        gap = float(np.abs(session.embed_pixels(golden["pixels"]) - expected).max() / np.abs(expected).max())
     except Exception as error:  # safetensors and onnxruntime have their own words for a file that does not fit
         raise CorruptFile(
             f"{path}: not golden embeddings of {session.name} ({error}). Fetch the model again"

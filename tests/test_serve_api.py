@@ -203,8 +203,7 @@ def test_without_a_key_every_keyed_path_is_a_401(guarded: TestClient, header: st
 def test_any_of_the_keys_opens_and_health_needs_none(guarded: TestClient) -> None:
     for key in (b"Bearer first", b"bearer first", b"Bearer second"):
         assert guarded.get("/v1/models", headers={"authorization": key}).status_code == 200
-    assert guarded.get("/livez").status_code == 404  # the door is open, this small app has nothing behind it
-    refused(guarded.get("/livez"), 404, "not_found", says="Not Found")
+    refused(guarded.get("/livez"), 404, "not_found", says="Not Found")  # the door is open; this small app has none
 
 
 def test_our_document_covers_every_route_and_its_page_loads_nothing_from_elsewhere(client: TestClient) -> None:

@@ -11,7 +11,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from serve_http import TOLERANCE, files, refused
+from serve_http import JSON, TOLERANCE, files, refused
 from serve_model import gap, pictures, png
 from starlette.testclient import TestClient
 
@@ -96,9 +96,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return {key: _finite(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-JSON = {"content-type": "application/json"}
 
 
 def damaged(seeds: list[bytes], rng: np.random.Generator) -> bytes:

@@ -1,4 +1,4 @@
-"""serve/bulk.py: exactly one row an image from every kind of input, and a killed run goes on where it was."""
+"""serve/bulk.py, serve/inputs.py: one row an image from every kind of input, and a killed run goes on where it was."""
 
 import io
 import json
@@ -15,7 +15,10 @@ from serve_http import TOLERANCE
 from serve_model import gap, png
 
 import serve.bulk
-from serve.bulk import EmbedShard, bad_file, bulk, part, shards_of, write_plan
+import serve.inputs
+from serve.bulk import EmbedShard, bad_file, bulk, part, write_plan
+from serve.inputs import images_of, shards_of
+from serve.limits import MAX_IMAGE
 from serve.session import Session
 from zoo.encoder import Encoder
 from zoo.errors import BadData, ZooError
@@ -56,7 +59,7 @@ EXPECTED |= {f"c.parquet#{seed - 10}": seed for seed in range(10, 14)}
 def embed_all(exported: Path, source: Path, out: Path) -> None:
     worker = EmbedShard(str(exported / "model.onnx"), str(source), str(out))
     for shard in shards_of(str(source)):
-        worker(shard._asdict() | {"row_group": -1 if shard.row_group is None else shard.row_group})
+        worker(shard._asdict())
 
 
 def check(out: Path, source: Path, encoder: Encoder) -> None:
@@ -74,7 +77,7 @@ def check(out: Path, source: Path, encoder: Encoder) -> None:
 def test_every_image_of_every_kind_of_input_has_exactly_one_row(
     exported: Path, source: Path, tmp_path: Path, torch_encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve.bulk, "FILES", 3)
+    monkeypatch.setattr(serve.inputs, "FILES", 3)
     monkeypatch.setattr(serve.bulk, "BATCH", 2)
     assert len(shards_of(str(source))) == 6
     embed_all(exported, source, tmp_path / "out")
@@ -84,7 +87,7 @@ def test_every_image_of_every_kind_of_input_has_exactly_one_row(
 def test_a_url_is_read_as_a_path_is(source: Path) -> None:
     shards = shards_of(source.as_uri())
     assert shards == shards_of(str(source))
-    found = [name for shard in shards for name, _ in serve.bulk.images_of(source.as_uri(), shard)]
+    found = [name for shard in shards for name, _ in images_of(source.as_uri(), shard)]
     assert sorted(found) == sorted([*EXPECTED, "cut.png", "a.zip/cut.png", "c.parquet#4"])
 
 
@@ -114,20 +117,45 @@ def test_parts_of_something_else_are_not_mixed_in(exported: Path, other_exported
 def test_an_input_without_images_is_told(exported: Path, tmp_path: Path) -> None:
     with pytest.raises(BadData, match="no such file"):
         shards_of(str(tmp_path / "nothing"))
-    with pytest.raises(BadData, match=r"no \.gz, \.jpeg"):
+    (tmp_path / "labels.csv.gz").write_bytes(b"no archive of images")
+    with pytest.raises(BadData, match=r"no \.jpeg, .*, \.tar\.gz or \.parquet file"):
         shards_of(str(tmp_path))
-    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(BadData, match="it has x"):
-        list(serve.bulk.images_of(str(tmp_path), shards_of(str(tmp_path))[0]))
+    with pytest.raises(BadData, match=r"ftp://x: .*s3, gs"):
+        shards_of("ftp://x")
+
+
+@pytest.mark.parametrize("column", [{"x": [1]}, {"image": ["/etc/hostname"]}, {"image": [{"path": "a.png"}]}])
+def test_a_parquet_file_without_encoded_images_is_told_before_anything_runs(
+    tmp_path: Path, column: dict[str, list[object]]
+) -> None:
+    pq.write_table(pa.table(column), tmp_path / "a.parquet")
+    with pytest.raises(BadData, match=rf"a\.parquet: no column image.* it has {next(iter(column))} \("):
+        shards_of(str(tmp_path))
+    (tmp_path / "a.parquet").write_bytes(b"damaged")
+    with pytest.raises(BadData, match=r"a\.parquet: not a sound Parquet file"):
+        shards_of(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["a.zip", "b.tar"])
-def test_a_damaged_archive_is_named(source: Path, name: str) -> None:
-    path = source / name
+def test_a_damaged_archive_is_named_and_its_shard_not_done(exported: Path, source: Path, name: str) -> None:
+    path, out = source / name, source.parent / "out"
     path.write_bytes(path.read_bytes()[:-200] if name == "a.zip" else b"\0garbage" * 200)
     shard = next(shard for shard in shards_of(str(source)) if shard.files[0].endswith(name))
-    with pytest.raises(BadData, match=name):
-        list(serve.bulk.images_of(str(source), shard))
+    found = EmbedShard(str(exported / "model.onnx"), str(source), str(out))(shard._asdict())
+    assert found["error"].startswith(f"{name}: not a sound zip or tar archive (")
+    assert list(out.glob("*")) == []
+
+
+def test_an_image_that_is_too_large_is_told_so_in_a_file_and_in_an_archive(exported: Path, tmp_path: Path) -> None:
+    (source := tmp_path / "in").mkdir()
+    large = png() + bytes(MAX_IMAGE)
+    (source / "a.png").write_bytes(large)
+    with zipfile.ZipFile(source / "b.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.png", large)
+    embed_all(exported, source, tmp_path / "out")
+    bad = [json.loads(bad_file(tmp_path / "out", number).read_text()) for number in range(2)]
+    reason = "larger than 10,485,760 bytes"
+    assert bad == [{"id": "a.png", "reason": reason}, {"id": "b.zip/a.png", "reason": reason}]
 
 
 @pytest.mark.slow
@@ -147,3 +175,12 @@ def test_with_ray_a_run_that_lost_parts_makes_only_those_again(
     assert "5 shards, 4 done already" in capsys.readouterr().out
     again = {path.name for path in out.glob("part-*") if path.stat().st_mtime_ns != times[path.name]}
     assert again == {"part-00001.parquet"}
+    part(out, 1).unlink()
+    part(out, 2).unlink()
+    archive = (source / "b.tar").read_bytes()
+    (source / "b.tar").write_bytes(b"damaged")
+    with pytest.raises(BadData, match=r"1 of 2 shards are not done, the others are. b\.tar: not a sound"):
+        bulk(str(exported), str(source), output=out)
+    (source / "b.tar").write_bytes(archive)
+    bulk(str(exported), str(source), output=out)
+    check(out, source, torch_encoder)

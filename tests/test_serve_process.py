@@ -139,22 +139,28 @@ def test_a_server_without_its_model_says_so_once_and_ends(tmp_path: Path) -> Non
 def test_other_addresses_need_a_key(host: str) -> None:
     for keys in ("", " ", ",", ", ,"):
         with pytest.raises(ZooError, match="ZOO_API_KEY"):
-            check((NAME,), host=host, workers=1, keys=keys)
-    check((NAME,), host=host, workers=1, keys="key")
+            check((NAME,), (), host=host, workers=1, keys=keys)
+    check((NAME,), (), host=host, workers=1, keys="key")
 
 
 def test_loopback_needs_no_key() -> None:
     for host in ("127.0.0.1", "::1", "127.0.0.9"):
-        check((NAME,), host=host, workers=1, keys="")
+        check((NAME,), (), host=host, workers=1, keys="")
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
-    [({"host": "localhost"}, "127.0.0.1"), ({"workers": 0}, "at least 1"), ({"models": ()}, "zoo list")],
+    [
+        ({"host": "localhost"}, "127.0.0.1"),
+        ({"workers": 0}, "at least 1"),
+        ({"models": ()}, "zoo list"),
+        ({"models": ("a,b",)}, "'a,b': names are separated by spaces"),
+        ({"index": ("a,b.index.npz",)}, "a path has no comma"),
+    ],
 )
 def test_a_wrong_command_says_what_is_right(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ZooError, match=says):
-        check(**{"models": (NAME,), "host": "127.0.0.1", "workers": 1, "keys": ""} | changes)
+        check(**{"models": (NAME,), "index": (), "host": "127.0.0.1", "workers": 1, "keys": ""} | changes)
 
 
 def test_workers_compute_in_one_thread_and_report_to_nobody() -> None:

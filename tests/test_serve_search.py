@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from serve_http import TOLERANCE
-from serve_model import NAME, OTHER, gap, png
+from serve_model import NAME, OTHER, encode, gap, noise, png
 
 from serve.client import Client, ServerRefused
 from serve.index import build
+from serve.limits import MAX_BODY, MAX_IMAGE
 from serve.search import Index, Indexes, read_index
 from zoo.encoder import Encoder
 from zoo.errors import BadData, CorruptFile, NoWeights, ZooError
@@ -109,6 +111,12 @@ def test_an_index_of_a_model_that_is_not_served_is_refused(indexed: tuple[Path, 
         Indexes().start([indexed[1]], {OTHER: "0" * 64, NAME: "1" * 64})
 
 
+def test_two_indexes_of_one_name_are_refused(indexed: tuple[Path, Path], tmp_path: Path) -> None:
+    copy = shutil.copy(indexed[1], tmp_path)
+    with pytest.raises(ZooError, match="both named pictures"):
+        Indexes().start([indexed[1], Path(copy)], {NAME: read_index(indexed[1])[0].weights_sha256})
+
+
 def test_what_is_no_index_is_told_clearly(indexed: tuple[Path, Path], exported: Path, tmp_path: Path) -> None:
     with pytest.raises(NoWeights, match="zoo index"):
         Index(tmp_path / "a.index.npz")
@@ -140,6 +148,14 @@ def test_the_client_gets_any_number_of_embeddings_in_their_order(
         with pytest.raises(ServerRefused, match="415") as caught:
             client.embed(pictures)
         assert (caught.value.index, caught.value.code) == (17, "unsupported_media_type")
+
+
+def test_the_client_splits_what_one_request_cannot_hold(live: str, torch_encoder: Encoder) -> None:
+    large = encode(Image.fromarray(noise(1700, 1700, 3)), "PNG", compress_level=0)
+    contents = [png(1), *[large] * 4, png(2)]
+    assert MAX_IMAGE > len(large) > MAX_BODY / 4
+    with Client(live) as client:
+        assert gap(client.embed(contents), torch_encoder.embed(contents)) < TOLERANCE
 
 
 class _Busy(BaseHTTPRequestHandler):

@@ -90,6 +90,7 @@ def test_the_model_list_has_every_model(client: TestClient, exported: Path, othe
     assert client.get("/v1/models").json() == {"object": "list", "data": rows}
     assert client.get(f"/v1/models/{OTHER}").json() == rows[1]
     refused(client.get("/v1/models/модель"), 404, "model_not_found", says="модель")
+    refused(client.get("/v1/models/timm/resnet18"), 404, "model_not_found", says="'timm/resnet18'")
     refused(client.get("/v1/nothing"), 404, "not_found", says="/docs")
 
 

@@ -20,6 +20,7 @@ from PIL import Image
 from serve_model import noise
 
 import zoo
+from serve.export import export
 from zoo.card import Card
 from zoo.encoder import Encoder, save_encoder
 from zoo.errors import AccessDenied, CorruptFile, NoWeights, UnknownName, Unreachable, ZooError
@@ -222,6 +223,9 @@ def test_a_repository_of_timms_is_an_encoder_with_timms_features_and_a_card(hub:
     assert (found.card.name, found.card.dim, found.card.mean) == ("timm/test_resnet.ours", found.dim, (0.5, 0.4, 0.3))
     assert (found.card.image_size, found.card.crop) == (config["input_size"][1], config["crop_pct"])
     assert zoo.info("timm/test_resnet.ours").published.revision == revision
+    for options in ({"quantize": True}, {"data": tmp_path}):
+        with pytest.raises(ZooError, match="leave out --data and --quantize"):
+            export("timm/test_resnet.ours", **options)
 
 
 def test_a_preprocessing_that_is_not_ours_is_refused(hub: LoopbackHub, tmp_path: Path):

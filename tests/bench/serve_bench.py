@@ -7,26 +7,19 @@ round follow one another, and the median of the rounds' ratios is the figure, wi
 --soak N measures another thing alone: the server's memory after N / 10 and after N requests.
 """
 
-import asyncio
-import io
 import json
 import os
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import httpx
 import numpy as np
 import psutil
 import tyro
 from bulk_bench import bulk_ratios
+from loaded_server import CORES, Server, ask_all, clock, cpu, family, form, raw, server, stay_on
 
 from serve.export import export
 from serve.session import Session
@@ -37,7 +30,6 @@ from zoo.store import ONNX
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 CASES = {"simco-r18-cifar100": "rsscn7_64", "simco-r18-in100": "bccd/JPEGImages"}  # 32 px, 224 px; their pictures
-NPY = {"accept": "application/x-npy", "content-type": "image/jpeg"}
 CROWD = 16  # clients of the latency goal
 CONCURRENCY = (1, 16, 64, 256)
 GOALS = {
@@ -50,14 +42,6 @@ GOALS = {
     "memory after all / after a tenth": "<= 1.05",
 }
 Found = dict[str, list[float]]  # ratio -> its value in every round
-Ask = Callable[[httpx.AsyncClient, bytes], Coroutine[Any, Any, httpx.Response]]
-
-
-class Server(NamedTuple):
-    """A server in processes of its own."""
-
-    url: str
-    process: psutil.Process
 
 
 def bench(
@@ -136,8 +120,8 @@ def costs(
     bodies = [contents[number % len(contents)] for number in range(requests)]
     me = Server("", psutil.Process())
     found: Found = {name: [] for name in list(GOALS)[:3]}
-    for server, ask in ((served, raw), (served, form), (rival, raw)):
-        ask_all(server.url, bodies[:8], ask, at_once=8)  # the first requests cost more
+    for asked, ask in ((served, raw), (served, form), (rival, raw)):
+        ask_all(asked.url, bodies[:8], ask, at_once=8)  # the first requests cost more
     for _ in range(rounds):
         bare = cpu(me, lambda: [session.embed_pixels(session.preprocess(body)[None]) for body in bodies])
         plain = cpu(served, lambda: ask_all(served.url, bodies, raw, at_once=8))
@@ -178,105 +162,6 @@ def memory(run: Path, contents: list[bytes], n: int) -> Found:
             sizes.append(sum(each.memory_info().rss for each in family(served.process)))
     print(f"resident: {sizes[0] / 1e6:.1f} MB after {n // 10}, {sizes[1] / 1e6:.1f} MB after {n} requests")
     return {"memory after all / after a tenth": [sizes[1] / sizes[0]]}
-
-
-async def raw(client: httpx.AsyncClient, body: bytes) -> httpx.Response:
-    """A body that is the file; the answer is read as npy."""
-    answer = await client.post("/v1/embed", content=body, headers=NPY)
-    if answer.status_code == 200:
-        np.load(io.BytesIO(answer.content), allow_pickle=False)
-    return answer
-
-
-async def form(client: httpx.AsyncClient, body: bytes) -> httpx.Response:
-    """A form with the file; the answer is read as JSON."""
-    answer = await client.post("/v1/embed", files={"images": ("image", body)})
-    answer.json()
-    return answer
-
-
-def ask_all(url: str, bodies: list[bytes], ask: Ask, *, at_once: int) -> list[tuple[float, int]]:
-    """Seconds and status (0 for none) of every request, `at_once` of them at a time."""
-    waiting, answers = iter(bodies), []
-
-    async def one_client(client: httpx.AsyncClient) -> None:
-        for body in waiting:
-            start = time.perf_counter()
-            try:
-                status = (await ask(client, body)).status_code
-            except httpx.TransportError:
-                status = 0
-            answers.append((time.perf_counter() - start, status))
-
-    async def all_clients() -> None:
-        limits = httpx.Limits(max_connections=at_once, max_keepalive_connections=at_once)
-        async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-            await asyncio.gather(*(one_client(client) for _ in range(at_once)))
-
-    asyncio.run(all_clients())
-    return answers
-
-
-def clock(work: Callable[[], Any]) -> float:
-    """Seconds that `work` takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def cpu(of: Server, work: Callable[[], Any]) -> float:
-    """CPU seconds that a server's processes spend while `work` is done."""
-
-    def spent() -> float:
-        times = [each.cpu_times() for each in family(of.process)]
-        return sum(each.user + each.system for each in times)
-
-    before = spent()
-    work()
-    return spent() - before
-
-
-def family(process: psutil.Process) -> list[psutil.Process]:
-    return [process, *process.children(recursive=True)]
-
-
-@contextmanager
-def server(command: list[str]) -> Iterator[Server]:
-    """A program that serves on the port given as its last word, ready; it has the first core for itself."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    stay_on(CORES[:1])
-    words = [sys.executable, *command, port]
-    process = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    stay_on(CORES[-1:])
-    try:
-        wait_until_ready(f"http://127.0.0.1:{port}", process)
-        yield Server(f"http://127.0.0.1:{port}", psutil.Process(process.pid))
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=60)
-
-
-def wait_until_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
-    for _ in range(900):
-        try:
-            if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            if process.poll() is not None:
-                sys.exit(f"error: {' '.join(process.args)} ended before it was ready")  # type: ignore[arg-type]
-        time.sleep(0.1)
-    sys.exit(f"error: {url} was not ready within 90 seconds")
-
-
-CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-
-
-def stay_on(cores: list[int]) -> None:
-    """Keep this process, and those it starts from now on, on some cores; where the system cannot, they share all."""
-    if cores:
-        os.sched_setaffinity(0, cores)
 
 
 HEAD = "| ratio | goal | median | least .. most | n |\n|---|---|---|---|---|"
