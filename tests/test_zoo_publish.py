@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from serve_model import noise
 
 import zoo
+from eval.score import PROTOCOLS, score
 from train.heads import mlp
 from train.pretrain import pretrain
 from train.recipe import find_recipe
@@ -88,11 +89,37 @@ def test_the_card_has_a_model_index_with_every_result_under_its_protocol(run: Pa
     assert data.pipeline_tag == "image-feature-extraction"
 
 
+CHEAP = ["knn", "ridge", "fewshot", "retrieval", "geometry"]
+
+
+@pytest.mark.parametrize("protocols", [CHEAP, pytest.param([*PROTOCOLS], marks=pytest.mark.slow)], ids=["cheap", "all"])
+def test_every_protocols_rows_come_into_the_card_with_their_own_metric_and_unit(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, protocols: list[str]
+):
+    rows = score(run, max_train=120, max_test=60, finetune_steps=2, protocols=protocols)
+    monkeypatch.setattr("sys.argv", ["zoo", "publish", str(run), "--repo", REPO, "--dry-run"])
+    main()
+    text = (run / "hub" / "README.md").read_text()
+    found = {(r.metric_type, r.metric_name): r.metric_value for r in ModelCard(text).data.eval_results}
+    mine = {f"{row['metric']}, {row['protocol']}": row for row in rows if row["encoder"] == "simco-r20-digits"}
+    assert {name for _, name in found} - {f"top-1 accuracy, {r['protocol']}" for r in (RESULT, LINEAR)} == set(mine)
+    for (kind, name), value in found.items():
+        if name in mine:
+            scale = 100 if mine[name]["unit"] == "share" else 1
+            assert value == pytest.approx(scale * mine[name]["value"], abs=1e-4)
+            assert (kind == "accuracy") == name.startswith("top-1 accuracy")
+    uniformity = next(row for row in mine.values() if row["metric"].startswith("uniformity"))
+    assert f" | {uniformity['metric']} | {uniformity['value']:.2f} |  | 60 |" in text  # below 0, and no percentage
+    shots = next(row for row in mine.values() if row["key"].startswith("fewshot-5"))
+    assert f" | {100 * shots['value']:.2f} ± {100 * shots['std']:.2f} % |  | 60 |" in text
+    capsys.readouterr()
+
+
 def test_the_card_tells_the_recipe_the_training_and_the_limits_and_has_no_placeholder(run: Path):
     text = (build_release(run, REPO) / "README.md").read_text()
     for line in (
         "| epochs | 80 |", "| view1.flip | 0.0 |", "| seconds | 61.5 |", "| parameters | 269,072 |",
-        "| simco-r20-digits | digits | k-NN, cosine, k = 20 | 97.22 % | 95.00 to 98.50 | 360 |",
+        "| simco-r20-digits | digits | k-NN, cosine, k = 20 | top-1 accuracy | 97.22 % | 95.00 to 98.50 | 360 |",
         "Licence of the images: BSD-3-Clause.", "Bias: ", "Zhang et al. 2022", "[3, 32, 32], nearest",
     ):  # fmt: skip
         assert line in text, line

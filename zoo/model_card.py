@@ -1,5 +1,6 @@
 """`README.md` on the Hub, written from the card alone. A missing value drops its line; there are no placeholders."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ from zoo.names import parse_name
 from zoo.timm_form import small_stem, timm_config
 
 LICENCE = "apache-2.0"
+OF_CLASSES = (
+    "accuracy",
+    "mean-per-class-accuracy",
+    "11-point-map",
+)  # metrics of classification, as `_metric_type` says
 
 
 def model_card(card: Card, repo: str, files: Sequence[Weights]) -> str:
@@ -52,22 +58,31 @@ def _header(card: Card) -> dict[str, Any]:
         header["datasets"] = [row.hub_id]
     results = [_index_row(result) for result in own_results(card)]
     if results:
-        header |= {"metrics": ["accuracy"], "model-index": [{"name": card.name, "results": results}]}
+        types = list(dict.fromkeys(result["metrics"][0]["type"] for result in results))
+        header |= {"metrics": types, "model-index": [{"name": card.name, "results": results}]}
     return header
 
 
 def _index_row(result: dict[str, Any]) -> dict[str, Any]:
     """One result as the Hub's model-index has it. The protocol stands in the metric's name: equal tasks are merged."""
     name, metric = result["dataset"], f"{result['metric']}, {result['protocol']}"
+    kind = _metric_type(result["metric"])
     return {
-        "task": {"type": "image-classification"},
+        "task": {"type": "image-classification" if kind in OF_CLASSES else "image-feature-extraction"},
         "dataset": {"name": name, "type": dataset_row(name).hub_id or name, "split": "test"},
-        "metrics": [{"type": "accuracy", "name": metric, "value": _percent(result)}],
+        "metrics": [{"type": kind, "name": metric, "value": round(_scale(result) * float(result["value"]), 4)}],
     }
 
 
-def _percent(result: dict[str, Any]) -> float:
-    return round(100 * float(result["value"]), 4)
+def _metric_type(metric: str) -> str:
+    """What the Hub calls a metric: `accuracy`; for others the words before the first comma, `RankMe, ...` -> `rankme`."""
+    kind = re.sub(r"[^a-z0-9@]+", "-", metric.partition(",")[0].lower()).strip("-")
+    return "accuracy" if kind == "top-1-accuracy" else kind
+
+
+def _scale(result: dict[str, Any]) -> int:
+    """Shares are told in percent, other numbers as they are."""
+    return 100 if result.get("unit", "share") == "share" else 1
 
 
 def _summary(card: Card) -> str:
@@ -145,15 +160,12 @@ def _results(card: Card) -> str:
     """Every row, baselines too, with its protocol and command."""
     if not card.results:
         return ""
-    rows = []
-    for row in card.results:
-        low, high = row.get("ci95", (None, None))
-        interval = f"{100 * low:.2f} to {100 * high:.2f}" if low is not None else ""
-        rows.append(
-            (row["encoder"], row["dataset"], row["protocol"], f"{_percent(row):.2f} %", interval, row["n_test"])
-        )
+    rows = [
+        (row["encoder"], row["dataset"], row["protocol"], row["metric"], _value(row), _interval(row), row["n_test"])
+        for row in card.results
+    ]
     commands = dict.fromkeys(f"`{row['command'].strip()}` ({row['date']}, {row['hardware']})" for row in card.results)
-    header = ("encoder", "data set", "protocol", "top-1 accuracy", "95 % interval", "test images")
+    header = ("encoder", "data set", "protocol", "metric", "value", "95 % interval", "test images")
     return (
         _table(header, rows)
         + "\n\nMeasured with: "
@@ -161,6 +173,20 @@ def _results(card: Card) -> str:
         + "."
         + ("" if card.expects.startswith("none published") else f"\n\nPublished for this recipe: {card.expects}.")
     )
+
+
+def _value(row: dict[str, Any]) -> str:
+    """`97.22 %`, `80.10 ± 0.51 %` over seeds, `12.34` of what is no share."""
+    scale, deviation = _scale(row), row.get("std")
+    spread = "" if deviation is None else f" ± {scale * deviation:.2f}"
+    return f"{scale * row['value']:.2f}{spread}{' %' if scale == 100 else ''}"
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if not row.get("ci95"):
+        return ""
+    low, high = (_scale(row) * bound for bound in row["ci95"])
+    return f"{low:.2f} to {high:.2f}"
 
 
 def _data(card: Card) -> str:
