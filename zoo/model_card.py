@@ -75,7 +75,7 @@ def _index_row(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metric_type(metric: str) -> str:
-    """What the Hub calls a metric: `accuracy`; for others the words before the first comma, `RankMe, ...` -> `rankme`."""
+    """What the Hub calls a metric: `accuracy`; else the words before the first comma, as `rankme` of `RankMe, ...`."""
     kind = re.sub(r"[^a-z0-9@]+", "-", metric.partition(",")[0].lower()).strip("-")
     return "accuracy" if kind == "top-1-accuracy" else kind
 
