@@ -270,7 +270,7 @@ def test_a_model_inside_the_package_keeps_its_card_unless_its_folder_is_given(ti
     monkeypatch.setattr(sys, "argv", ["eval.score", inside.name, "--max-train", "60", "--max-test", "30"])
     main()
     said = capsys.readouterr()
-    assert "simco-r20-digits: not yours to change, so its card stays as it is" in said.err
+    assert "simco-r20-digits is not yours to change: its card stays as it is" in said.err
     assert "random r20" in said.out
     assert (inside / "card.json").read_bytes() == before
     score(str(inside), max_train=60, max_test=30)
