@@ -2,6 +2,7 @@
 
     python -m eval.score runs/simco-r18-cifar100 --data cifar100=DIR --protocol knn,linear --out results/cifar100
 
+A model that came with the package or from the Hub keeps its card as it is: its rows go to the tables and `--out` alone.
 Every model of the zoo brings two baselines under the same protocol: the raw pixels, and the same network at random
 initialisation. The test split is read once and decides nothing. `accelerate launch -m eval.score ...` extracts the
 features with all processes; the first one does the rest.
@@ -30,6 +31,7 @@ from eval.geometry import channel_std, geometry
 from eval.knn import knn
 from eval.linear import linear, ridge
 from eval.linear_sgd import linear_augmented, linear_moco, linear_sgd
+from eval.own_card import add_rows, is_ours
 from eval.report import draw, html
 from eval.results import Results
 from eval.retrieval import retrieval
@@ -38,9 +40,9 @@ from eval.tables import Row, markdown
 from eval.task import Outcome, Task
 from zoo.dataset import dataset_row
 from zoo.encoder import Encoder, accelerator_name
-from zoo.files import locked, write_bytes
+from zoo.files import write_bytes
 from zoo.provenance import command, hardware, today, versions
-from zoo.store import CARD, locate, read_card
+from zoo.store import locate, read_card
 
 COLLAPSED = 1e-3  # channel_std below it: the features are one point
 
@@ -83,7 +85,7 @@ def score(
     device: str | torch.device = "cpu",
     processes: Processes | None = None,
 ) -> list[Row]:
-    """Measure models and their baselines; the rows are written into the models' cards and returned.
+    """Measure models and their baselines; the rows are returned, and written into the cards that `is_ours` allows.
 
     models: whatever `eval.contestants.open_contestant` takes. data: where each data set to measure on lies (as for
     `open_split`); by default the model's own. max_train, max_test: use random subsets of these sizes; the rows say so.
@@ -104,7 +106,7 @@ def score(
             found = _measure(contestant, source, expand(protocols), finetune_steps, results, pictures, device, group)
             if group.rank == 0:
                 for folder in owners:
-                    _into_card(folder, found)
+                    add_rows(folder, found)
             rows += found
     return rows
 
@@ -125,7 +127,7 @@ def contestants(models: Sequence[str | Path], dataset: str, device: str | torch.
         for one in [opened, *baselines(opened, device=device)]:
             key = (one.label, one.sha256, one.encoder.image_size)
             owners = found.setdefault(key, (one, []))[1]
-            if opened.folder:
+            if opened.folder and is_ours(model, opened.folder):
                 owners.append(opened.folder)
     return dict(found.values())
 
@@ -212,20 +214,6 @@ def _rows(contestant: Contestant, source: Source, task: Task, protocol: Protocol
     return rows
 
 
-def _into_card(folder: Path, rows: list[Row]) -> None:
-    """Add rows to the card. Raises ZooError if the card has other weights by now than those measured."""
-    with locked(folder):  # a training that saves, or another evaluation, waits
-        card = read_card(folder)  # anew: another process may have added rows, or training gone on
-        measured = {row["weights_sha256"] for row in rows if row["encoder"] == card.name}
-        if card.weights is None or measured - {card.weights.sha256}:
-            raise ZooError(
-                f"the weights in {folder} changed while they were measured; measure again when training is over"
-            )
-        for row in rows:
-            card = card.with_result(row)
-        write_bytes(folder / CARD, card.to_json().encode())
-
-
 def main() -> None:
     """Command line: models, then where the data lies."""
 
@@ -273,11 +261,22 @@ def main() -> None:
             if out is not None and rows:
                 write_bytes(out / "report.html", html(rows, results.pictures()).encode())
             print(markdown(rows))
+            for model in models:
+                _tell_unwritten(model)
 
     try:
         tyro.cli(command_line, prog="python -m eval.score")
     except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
+
+
+def _tell_unwritten(model: str) -> None:
+    """Say so where the card stayed as it was."""
+    folder = None if ":" in model else locate(model)
+    if folder and not is_ours(model, folder):
+        print(
+            f"{model} is not yours to change: its card stays as it is. --out FOLDER keeps these rows", file=sys.stderr
+        )
 
 
 def _data_argument(text: str) -> tuple[str, Path | None]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -242,7 +243,7 @@ def test_results_and_a_training_that_saves_wait_for_each_other(encoder, card, ti
     """While the folder is locked, neither writes; afterwards the results of replaced weights are refused."""
     from threading import Thread
 
-    from eval.score import _into_card
+    from eval.own_card import add_rows
     from zoo.encoder import save_encoder
     from zoo.files import locked
 
@@ -257,8 +258,23 @@ def test_results_and_a_training_that_saves_wait_for_each_other(encoder, card, ti
         assert (tiny_run / "card.json").read_text() == before
     saving.join()
     with pytest.raises(ZooError, match="changed while they were measured"):
-        _into_card(tiny_run, [measured])
+        add_rows(tiny_run, [measured])
     assert read_card(tiny_run).results == ()
+
+
+def test_a_model_inside_the_package_keeps_its_card_unless_its_folder_is_given(tiny_run, tmp_path, monkeypatch, capsys):
+    inside = tmp_path / "weights" / "simco-r20-digits"
+    shutil.copytree(tiny_run, inside)
+    monkeypatch.setattr("zoo.store.INSIDE", inside.parent)
+    before = (inside / "card.json").read_bytes()
+    monkeypatch.setattr(sys, "argv", ["eval.score", inside.name, "--max-train", "60", "--max-test", "30"])
+    main()
+    said = capsys.readouterr()
+    assert "simco-r20-digits is not yours to change: its card stays as it is" in said.err
+    assert "random r20" in said.out
+    assert (inside / "card.json").read_bytes() == before
+    score(str(inside), max_train=60, max_test=30)
+    assert len(read_card(inside).results) == 3
 
 
 def test_a_constant_encoder_scores_chance_and_is_called_collapsed(tiny_run):

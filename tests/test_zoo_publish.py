@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from serve_model import noise
 
 import zoo
+from eval.score import PROTOCOLS, score
 from train.heads import mlp
 from train.pretrain import pretrain
 from train.recipe import find_recipe
@@ -87,7 +88,7 @@ def test_two_releases_of_one_run_are_the_same_bytes(run: Path):
     assert {path.name: sha256(path) for path in build_release(run, REPO).iterdir()} == first
 
 
-def test_the_card_has_a_model_index_with_every_accuracy_of_this_encoder_under_its_protocol(run: Path):
+def test_the_card_has_a_model_index_with_every_result_of_this_encoder_under_its_protocol(run: Path):
     text = (build_release(run, REPO) / "README.md").read_text()
     data = ModelCard(text).data
     found = {(result.metric_name, result.metric_value, result.dataset_type) for result in data.eval_results}
@@ -95,9 +96,32 @@ def test_the_card_has_a_model_index_with_every_accuracy_of_this_encoder_under_it
         ("top-1 accuracy, k-NN, cosine, k = 20", 97.22, "digits"),
         ("top-1 accuracy, linear probe, offline", 95.0, "digits"),
         ("top-1 accuracy, 5 images a class", 80.0, "digits"),
+        ("RankMe, geometry of the test features", 34.5, "digits"),
     }
     assert (data.model_name, data.license, data.library_name) == ("simco-r20-digits", "apache-2.0", "timm")
     assert data.pipeline_tag == "image-feature-extraction"
+
+
+GIVEN = (RESULT, LINEAR, RANK, FEW)
+CHEAP = ["knn", "ridge", "fewshot", "retrieval", "geometry"]
+
+
+@pytest.mark.parametrize("protocols", [CHEAP, pytest.param([*PROTOCOLS], marks=pytest.mark.slow)], ids=["cheap", "all"])
+def test_every_protocols_rows_come_into_the_card_with_their_own_metric_and_unit(run: Path, protocols: list[str]):
+    rows = score(run, max_train=120, max_test=60, finetune_steps=2, protocols=protocols)
+    text = (build_release(run, REPO) / "README.md").read_text()
+    found = {(r.metric_type, r.metric_name): r.metric_value for r in ModelCard(text).data.eval_results}
+    mine = {f"{row['metric']}, {row['protocol']}": row for row in rows if row["encoder"] == "simco-r20-digits"}
+    assert {name for _, name in found} - {f"{r['metric']}, {r['protocol']}" for r in GIVEN} == set(mine)
+    for (kind, name), value in found.items():
+        if name in mine:
+            scale = 100 if mine[name]["unit"] == "share" else 1
+            assert value == pytest.approx(scale * mine[name]["value"], abs=1e-4)
+            assert (kind == "accuracy") == name.startswith("top-1 accuracy")
+    uniformity = next(row for row in mine.values() if row["metric"].startswith("uniformity"))
+    assert f" | {uniformity['metric']} | {uniformity['value']:.2f} |  | 60 |" in text  # below 0, and no percentage
+    shots = next(row for row in mine.values() if row["key"].startswith("fewshot-5"))
+    assert f" | {100 * shots['value']:.2f} ± {100 * shots['std']:.2f} % |  | 60 |" in text
 
 
 def test_the_card_tells_the_recipe_the_training_and_the_limits_and_has_no_placeholder(run: Path):
@@ -106,7 +130,7 @@ def test_the_card_tells_the_recipe_the_training_and_the_limits_and_has_no_placeh
         "| epochs | 80 |", "| view1.flip | 0.0 |", "| seconds | 61.5 |", "| parameters | 269,072 |",
         "| simco-r20-digits | digits | k-NN, cosine, k = 20 | top-1 accuracy | 97.22 % | 95.00 to 98.50 | 360 |",
         "| simco-r20-digits | digits | geometry of the test features | RankMe | 34.50 |  | 360 |",
-        "| simco-r20-digits | digits | 5 images a class | top-1 accuracy | 80.00 % | ± 1.20 | 360 |",
+        "| simco-r20-digits | digits | 5 images a class | top-1 accuracy | 80.00 ± 1.20 % |  | 360 |",
         "| random:r20 | digits | k-NN, cosine, k = 20 | top-1 accuracy | 31.00 % | 95.00 to 98.50 | 360 |",
         "Licence of the images: BSD-3-Clause.", "Bias: ", "Zhang et al. 2022", "[3, 32, 32], nearest",
     ):  # fmt: skip

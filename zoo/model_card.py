@@ -1,5 +1,6 @@
 """`README.md` on the Hub, written from the card alone. A missing value drops its line; there are no placeholders."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ from zoo.names import parse_name
 from zoo.timm_form import small_stem, timm_config
 
 LICENCE = "apache-2.0"
+OF_CLASSES = (
+    "accuracy",
+    "mean-per-class-accuracy",
+    "11-point-map",
+)  # metrics of classification, as `_metric_type` says
 
 
 def model_card(card: Card, repo: str, files: Sequence[Weights]) -> str:
@@ -45,20 +51,33 @@ def _header(card: Card) -> dict[str, Any]:
     }  # fmt: skip
     if data.hub_id:
         header["datasets"] = [data.hub_id]
-    results = [_index_row(row) for row in card.accuracies]
+    results = [_index_row(row) for row in card.results if row["encoder"] == card.name]
     if results:
-        header |= {"metrics": ["accuracy"], "model-index": [{"name": card.name, "results": results}]}
+        types = list(dict.fromkeys(result["metrics"][0]["type"] for result in results))
+        header |= {"metrics": types, "model-index": [{"name": card.name, "results": results}]}
     return header
 
 
-def _index_row(row: dict[str, Any]) -> dict[str, Any]:
-    """An accuracy as the Hub's model-index has it. The protocol stands in the metric's name: equal tasks are merged."""
-    name, metric = row["dataset"], f"{row['metric']}, {row['protocol']}"
+def _index_row(result: dict[str, Any]) -> dict[str, Any]:
+    """One result as the Hub's model-index has it. The protocol stands in the metric's name: equal tasks are merged."""
+    name, metric = result["dataset"], f"{result['metric']}, {result['protocol']}"
+    kind = _metric_type(result["metric"])
     return {
-        "task": {"type": "image-classification"},
+        "task": {"type": "image-classification" if kind in OF_CLASSES else "image-feature-extraction"},
         "dataset": {"name": name, "type": dataset_row(name).hub_id or name, "split": "test"},
-        "metrics": [{"type": "accuracy", "name": metric, "value": round(100 * row["value"], 4)}],
+        "metrics": [{"type": kind, "name": metric, "value": round(_scale(result) * float(result["value"]), 4)}],
     }
+
+
+def _metric_type(metric: str) -> str:
+    """What the Hub calls a metric: `accuracy`; else the words before the first comma, as `rankme` of `RankMe, ...`."""
+    kind = re.sub(r"[^a-z0-9@]+", "-", metric.partition(",")[0].lower()).strip("-")
+    return "accuracy" if kind == "top-1-accuracy" else kind
+
+
+def _scale(result: dict[str, Any]) -> int:
+    """Shares are told in percent, other numbers as they are."""
+    return 100 if result.get("unit", "share") == "share" else 1
 
 
 def _summary(card: Card) -> str:
@@ -137,11 +156,11 @@ def _results(card: Card) -> str:
     if not card.results:
         return ""
     rows = [
-        (row["encoder"], row["dataset"], row["protocol"], row["metric"], *_measured(row), row["n_test"])
+        (row["encoder"], row["dataset"], row["protocol"], row["metric"], _value(row), _interval(row), row["n_test"])
         for row in card.results
     ]
     commands = dict.fromkeys(f"`{row['command'].strip()}` ({row['date']}, {row['hardware']})" for row in card.results)
-    header = ("encoder", "data set", "protocol", "metric", "value", "95 % interval, or ± std", "test images")
+    header = ("encoder", "data set", "protocol", "metric", "value", "95 % interval", "test images")
     return (
         _table(header, rows)
         + "\n\nMeasured with: "
@@ -151,16 +170,18 @@ def _results(card: Card) -> str:
     )
 
 
-def _measured(row: dict[str, Any]) -> tuple[str, str]:
-    """A value and its spread: shares in percent, other measures as they are."""
-    scale, unit = (100, " %") if row.get("unit", "share") == "share" else (1, "")
-    spread = ""
-    if row.get("ci95"):
-        low, high = row["ci95"]
-        spread = f"{scale * low:.2f} to {scale * high:.2f}"
-    elif row.get("std") is not None:
-        spread = f"± {scale * row['std']:.2f}"
-    return f"{scale * row['value']:.2f}{unit}", spread
+def _value(row: dict[str, Any]) -> str:
+    """`97.22 %`, `80.10 ± 0.51 %` over seeds, `12.34` of what is no share."""
+    scale, deviation = _scale(row), row.get("std")
+    spread = "" if deviation is None else f" ± {scale * deviation:.2f}"
+    return f"{scale * row['value']:.2f}{spread}{' %' if scale == 100 else ''}"
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if not row.get("ci95"):
+        return ""
+    low, high = (_scale(row) * bound for bound in row["ci95"])
+    return f"{low:.2f} to {high:.2f}"
 
 
 def _data(card: Card) -> str:

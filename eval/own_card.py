@@ -1,0 +1,33 @@
+"""Which card rows are written into, and how: a run's and a kept model's, never one that somebody else wrote."""
+
+from pathlib import Path
+
+from eval.tables import Row
+from zoo import store
+from zoo.errors import ZooError
+from zoo.files import locked, write_bytes, zoo_home
+from zoo.store import CARD, read_card
+
+
+def is_ours(model: str | Path, folder: Path) -> bool:
+    """Whether rows about `model`, which lies in `folder`, belong into its card.
+
+    Not into one that came with the package or from the Hub: those are the installation's and the publisher's. Whoever
+    gives such a folder by its path means it.
+    """
+    brought = folder.parent == store.INSIDE or folder.is_relative_to(zoo_home() / "hub")
+    return Path(model) == folder or not brought
+
+
+def add_rows(folder: Path, rows: list[Row]) -> None:
+    """Add rows to the card. Raises ZooError if the card has other weights by now than those measured."""
+    with locked(folder):  # a training that saves, or another evaluation, waits
+        card = read_card(folder)  # anew: another process may have added rows, or training gone on
+        measured = {row["weights_sha256"] for row in rows if row["encoder"] == card.name}
+        if card.weights is None or measured - {card.weights.sha256}:
+            raise ZooError(
+                f"the weights in {folder} changed while they were measured; measure again when training is over"
+            )
+        for row in rows:
+            card = card.with_result(row)
+        write_bytes(folder / CARD, card.to_json().encode())
