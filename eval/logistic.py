@@ -42,26 +42,41 @@ def second_moment(x: Tensor) -> Tensor:
 def fit_line(x: Tensor, y: Tensor, penalty: float, *, moment: Tensor, start: Line, smallest: float) -> Line:
     """The minimum of mean cross-entropy + penalty / 2 * ||W||^2; the bias is free.
 
-    x (n, D) with mean 0, y (n,) in 0..C-1; moment: `second_moment` of x. smallest: the fit ends when no entry of the
-    gradient by V is larger.
+    x (n, D) with mean 0, y (n,) in 0..C-1; moment: `second_moment` of x. smallest: as in `descend`. On the way down p
+    nears 0 and 1, and the bowl flattens: where s has fallen below half of what it was, new coordinates go on.
     """
-    share = spread_of(x, start)
+    steps, share = 0, spread_of(x, start)
+    while True:
+        start = descend(x, y, penalty, share, moment=moment, start=start, smallest=smallest)
+        steps, before, share = steps + start.steps, share, spread_of(x, start)
+        if share >= before / 2:
+            return start._replace(steps=steps)
+
+
+def descend(
+    x: Tensor, y: Tensor, penalty: float, share: float, *, moment: Tensor, start: Line, smallest: float
+) -> Line:
+    """Minimise in the coordinates of one s, `share`.
+
+    The objective is divided by s, so the curvature of both V and bias is about 1, and a gradient is the distance to
+    go: the fit ends when no entry is larger than `smallest`, each logit then right to about sqrt(D) * smallest.
+    """
     one = torch.eye(len(moment), dtype=torch.float64, device=x.device)
-    factor = torch.linalg.cholesky(share * moment + penalty * one)
+    factor = torch.linalg.cholesky(moment + penalty / share * one)
     back = torch.linalg.solve_triangular(factor.T, one, upper=True).to(x.dtype)
-    bias_scale = share**-0.5
 
     def line(flat: np.ndarray) -> Line:
         v = torch.from_numpy(flat).to(x.device, x.dtype).view(len(start.bias), -1)  # (C, D + 1)
-        return Line(v[:, :-1] @ back.T, bias_scale * v[:, -1])
+        return Line(v[:, :-1] @ back.T, v[:, -1])
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         at = line(flat)
         loss, by_weight, by_bias = cross_entropy(x, y, at)
-        by_v = torch.hstack([(by_weight + penalty * at.weight) @ back, bias_scale * by_bias[:, None]])
-        return loss + penalty / 2 * float(at.weight.double().square().sum()), by_v.double().cpu().numpy().ravel()
+        by_v = torch.hstack([(by_weight + penalty * at.weight) @ back, by_bias[:, None]]).double() / share
+        value = loss + penalty / 2 * float(at.weight.double().square().sum())
+        return value / share, by_v.cpu().numpy().ravel()
 
-    v = torch.hstack([start.weight.double() @ factor, start.bias.double()[:, None] / bias_scale])
+    v = torch.hstack([start.weight.double() @ factor, start.bias.double()[:, None]])
     options = {"maxiter": MOST_STEPS, "gtol": smallest, "ftol": NOISE}
     found = minimize(objective, v.cpu().numpy().ravel(), jac=True, method="L-BFGS-B", options=options)
     return line(found.x)._replace(steps=int(found.nit), converged=bool(found.success))

@@ -1,71 +1,187 @@
-"""What evaluation costs, in CPU seconds side by side in one process. Nothing is asserted: read the ratios.
+"""What evaluation costs beside the usual tools: ratios of CPU seconds, reported and never asserted.
 
-    OMP_NUM_THREADS=1 python tests/bench/eval_speed.py 50000 10000
+    OMP_NUM_THREADS=1 python tests/bench/eval_speed.py 50000 10000 [--repeats 3] [--out runs/bench]
 
-Features (n, 512) of 10 classes, each of five heaps in 64 latent dimensions behind a random ReLU map.
+Features (n, 512) of 10 classes, each of five heaps in 64 latent dimensions behind a random ReLU map. All contenders of
+a ratio run in one process on one thread, one after another and back (A B, B A, ...); the figure is the median over the
+rounds of the ratio within a round, with the least and the most. Memory is that of a process of its own, which does
+nothing else. `OUT/eval.json` holds every single number.
 """
 
+import argparse
+import json
+import os
 import resource
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
+import psutil
 import torch
 from sklearn.linear_model import LogisticRegression
 
 from eval.contestants import open_contestant
-from eval.features import Features, extract
+from eval.features import Features, RawPixels, extract
 from eval.knn import knn_predict
 from eval.linear import logistic_probe, ridge_probe, standardised
 from eval.linear_sgd import linear_sgd
 from eval.task import Task
 from zoo.embedding import unit_rows
+from zoo.files import write_bytes
+from zoo.provenance import command, hardware, today, versions
 from zoo.split import Split
 
 DIM, CLASSES, LATENT = 512, 10, 64
+IMAGES = 512  # of 32 px, for the extraction
+GOALS = {
+    "k-NN, all k / faiss, exact, k = 200": "<= 1.5",
+    "9 penalties, choice, refit / scikit-learn, one cold fit": "<= 5",
+    "13 SGD rates, choice / 9 penalties, choice, refit": "<= 0.5",
+    "extract / bare forward": "<= 1.1",
+    "ridge, 45 penalties / scikit-learn, one cold fit": "reported",
+}
+MEMORY = "peak memory above the features, MB"
+Work = dict[str, Callable[[], object]]
 
 
-def main(n: int, m: int) -> None:
+def main() -> None:
+    """Print each ratio as soon as it is measured, and write all of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("train", type=int, help="features to learn from")
+    parser.add_argument("test", type=int, help="features to ask for")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--memory", type=Path, help="a folder of features: tell the peak of the probes on them alone")
+    args = parser.parse_args()
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
-    train, test = synthetic(n, seed=1), synthetic(m, seed=2)
-    before = peak_mb()
-    index = faiss.IndexFlatIP(DIM)
-    one_search = cpu("faiss, exact search, k = 200", lambda: exact_search(index, train, test))
-    ours = cpu("k-NN, all k in one pass", lambda: knn_predict(train.rows, train.labels, test.rows))
-    print(f"{'k-NN / faiss':44} {ours / one_search:8.2f}   (goal: 1.5)")
-    x, _ = standardised(train.rows, test.rows)
-    cold = LogisticRegression(C=1 / (1e-3 * n), max_iter=1000)
-    one_fit = cpu("scikit-learn, one cold fit at 1e-3", lambda: cold.fit(x, train.labels))
-    path = cpu("9 penalties, choice and refit", lambda: logistic_probe(train, test.rows))
-    print(f"{'path / one fit':44} {path / one_fit:8.2f}   (goal: 5)")
-    dummy = Split("digits", "train", np.zeros((1, 1, 1, 3), np.uint8), np.zeros(1, int), (), "")
-    task = Task(open_contestant("pixels:", "digits").encoder, dummy, dummy, train, test, CLASSES)
-    sweep = cpu("13 SGD rates", lambda: linear_sgd(task))
-    print(f"{'sweep / path':44} {sweep / path:8.2f}   (goal: 0.5)")
-    cpu("ridge, 45 penalties", lambda: ridge_probe(train, test.rows))
-    print(f"{'peak memory above both feature arrays, MB':44} {peak_mb() - before:8.0f}   (goal: 1,000)")
-    extraction()
+    if args.memory:
+        print(peak_above(args.memory))
+        return
+    train, test = synthetic(args.train, seed=1), synthetic(args.test, seed=2)
+    report: dict[str, Any] = {
+        "date": today(), "hardware": hardware(), "load": os.getloadavg()[0], "versions": versions(),
+        "command": command(), "train": args.train, "test": args.test, "dim": DIM, "classes": CLASSES,
+        "repeats": args.repeats, "goals": GOALS | {MEMORY: "<= 1000"}, "cpu_seconds": {}, "ratios": {},
+    }  # fmt: skip
+    print(f"{report['hardware']}, load {report['load']:.1f}, {today()}, n = {args.repeats} rounds", flush=True)
+    report[MEMORY] = memory(args.train, args.test, train, test)
+    print(f"{MEMORY:60} {report[MEMORY]:8.0f}   (goal: <= 1000)", flush=True)
+    for contenders in (searches(train, test), probes(train, test), extractions()):
+        report["cpu_seconds"] |= rounds(contenders, args.repeats)
+        report["ratios"] = ratios(report["cpu_seconds"])
+        write_bytes(args.out / "eval.json", (json.dumps(report, indent=1) + "\n").encode())
+    for name, seconds in report["cpu_seconds"].items():
+        print(f"{name:60} {statistics.median(seconds):8.2f} CPU s")
+    for name, values in report["ratios"].items():
+        print(f"{name:60} {told(values)}   (goal: {GOALS[name]})")
 
 
-def extraction() -> None:
-    """512 images of 32 px through a ResNet-18 with the CIFAR stem: `extract` against the bare forward pass."""
+def searches(train: Features, test: Features) -> Work:
+    """All k in one pass, and faiss' exact search for the largest k."""
+
+    def exact_search() -> None:
+        index = faiss.IndexFlatIP(DIM)
+        index.add(unit_rows(train.rows))
+        index.search(unit_rows(test.rows), 200)
+
+    ours = lambda: knn_predict(train.rows, train.labels, test.rows)  # noqa: E731
+    return {"k-NN, all k": ours, "faiss, exact, k = 200": exact_search}
+
+
+def probes(train: Features, test: Features) -> Work:
+    """Each linear probe from the features to the answers; scikit-learn's is one fit at 1e-3."""
+    task = task_of(train, test)
+
+    def cold_fit() -> None:
+        x, _ = standardised(train.rows, test.rows)
+        LogisticRegression(C=1 / (1e-3 * len(x)), max_iter=1000).fit(x, train.labels)
+
+    return {
+        "9 penalties, choice, refit": lambda: logistic_probe(train, test.rows),
+        "scikit-learn, one cold fit": cold_fit,
+        "13 SGD rates, choice": lambda: linear_sgd(task),
+        "ridge, 45 penalties": lambda: ridge_probe(train, test.rows),
+    }
+
+
+def extractions() -> Work:
+    """IMAGES of 32 px through a ResNet-18 with the CIFAR stem: `extract` and the bare forward pass."""
     encoder = open_contestant("random:r18", "cifar10").encoder
-    pixels = np.random.default_rng(0).integers(0, 256, (512, 32, 32, 3), np.uint8)
-    split = Split("cifar10", "train", pixels, np.zeros(512, int), (), "")
-    batches = [torch.from_numpy(pixels[i : i + 256]).permute(0, 3, 1, 2).float() / 255 for i in (0, 256)]
+    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 32, 32, 3), np.uint8)
+    split = Split("cifar10", "train", pixels, np.zeros(IMAGES, int), (), "")
+    starts = range(0, IMAGES, 256)
+    batches = [torch.from_numpy(pixels[i : i + 256]).permute(0, 3, 1, 2).contiguous() / 255 for i in starts]
 
     def forward() -> None:
         with torch.inference_mode():
             for batch in batches:
-                encoder(batch.contiguous())
+                encoder(batch)
 
     forward()
-    bare = cpu("bare forward pass, 512 images", forward)
-    whole = cpu("extract, 512 images", lambda: extract(encoder, split))
-    print(f"{'extract / forward':44} {whole / bare:8.2f}   (goal: 1.1)")
+    return {"extract": lambda: extract(encoder, split), "bare forward": forward}
+
+
+def rounds(contenders: Work, repeats: int) -> dict[str, list[float]]:
+    """CPU seconds of every contender in each round."""
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    for nth in range(repeats):
+        for name in list(contenders)[:: -1 if nth % 2 else 1]:
+            start = time.process_time()
+            contenders[name]()
+            found[name].append(round(time.process_time() - start, 3))
+            print(f"  round {nth + 1}: {name}, {found[name][-1]:.2f} CPU s", flush=True)
+    return found
+
+
+def ratios(seconds: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Those of GOALS whose two sides are measured, round by round."""
+    sides = {name: name.split(" / ") for name in GOALS}
+    return {
+        name: [round(a / b, 3) for a, b in zip(seconds[one], seconds[other], strict=True)]
+        for name, (one, other) in sides.items()
+        if one in seconds and other in seconds
+    }
+
+
+def told(values: list[float]) -> str:
+    return f"{statistics.median(values):8.2f}  [{min(values):.2f}, {max(values):.2f}]"
+
+
+def memory(n: int, m: int, train: Features, test: Features) -> float:
+    """`peak_above` of a fresh process that finds the features in files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, part in {"train": train, "test": test}.items():
+            np.save(f"{folder}/{name}.npy", part.rows)
+            np.save(f"{folder}/{name}-labels.npy", part.labels)
+        words = [sys.executable, __file__, str(n), str(m), "--memory", folder]
+        return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
+def peak_above(folder: Path) -> float:
+    """MB that k-NN and all linear probes take at most, beside the libraries and both arrays of features."""
+    train, test = (
+        Features(np.load(folder / f"{name}.npy"), np.load(folder / f"{name}-labels.npy")) for name in ("train", "test")
+    )
+    before = psutil.Process().memory_info().rss / 1e6
+    knn_predict(train.rows, train.labels, test.rows)
+    logistic_probe(train, test.rows)
+    ridge_probe(train, test.rows)
+    linear_sgd(task_of(train, test))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6 - before
+
+
+def task_of(train: Features, test: Features) -> Task:
+    """A task whose images nobody looks at."""
+    none = Split("digits", "train", np.zeros((1, 8, 8, 3), np.uint8), np.zeros(1, int), (), "")
+    return Task(RawPixels(8), none, none, train, test, CLASSES)
 
 
 def synthetic(n: int, *, seed: int) -> Features:
@@ -78,22 +194,5 @@ def synthetic(n: int, *, seed: int) -> Features:
     return Features(np.maximum(latent @ map_, 0).astype(np.float32), labels)
 
 
-def exact_search(index: faiss.IndexFlatIP, train: Features, test: Features) -> None:
-    index.add(unit_rows(train.rows))
-    index.search(unit_rows(test.rows), 200)
-
-
-def cpu(what: str, work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    seconds = time.process_time() - start
-    print(f"{what:44} {seconds:8.2f} CPU s", flush=True)
-    return seconds
-
-
-def peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3] or (50_000, 10_000)))
+    main()
