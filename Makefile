@@ -1,5 +1,5 @@
 # make demo: the whole product on an embedded data set.  make test: all tests.  make lint: style and types.
-# make bench: what a training step and an answer of the server cost beside the network's own work.
+# make bench: what a training step, an evaluation, a load and an answer of the server cost beside the bare work.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,6 +19,8 @@ lint: $(VENV)/dev.installed
 
 bench: $(VENV)/dev.installed
 	PYTHONPATH=. $(BIN)/python tests/bench/step.py
+	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python tests/bench/eval_speed.py 50000 10000
+	PYTHONPATH=. $(BIN)/python tests/bench/zoo_load.py 9
 	PYTHONPATH=. $(BIN)/python tests/bench/serve_bench.py
 
 clean:
