@@ -20,6 +20,7 @@ from train.batchnorm import (
     split_batch_norm,
     with_batchnorm,
 )
+from zoo.errors import BadNumber
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "reference" / "losses.json"
 
@@ -71,7 +72,7 @@ def test_split_works_on_channels_last_images(x: torch.Tensor):
 @pytest.mark.parametrize("size", [8, 12, 20])
 def test_a_batch_that_does_not_split_is_refused_with_what_would(size: int, x: torch.Tensor):
     norm = with_batchnorm(nn.Sequential(nn.BatchNorm2d(3)).double(), "split")
-    with pytest.raises(ValueError, match=f"{size} images .* into 8 groups .* a multiple of 8 from 16 on"):
+    with pytest.raises(BadNumber, match=f"{size} images .* into 8 groups .* a multiple of 8 from 16 on"):
         norm(x[:size])
 
 
@@ -87,7 +88,7 @@ def test_the_switch_changes_forward_alone():
         assert (type(changed[1]), type(changed[3])) == (first, second)
         assert all(torch.equal(a, b) for a, b in zip(changed.state_dict().values(), network().state_dict().values()))  # noqa: B905
         assert list(changed.state_dict()) == list(network().state_dict())
-    with pytest.raises(ValueError, match="shuffle changes nothing on one process; choose split, or auto"):
+    with pytest.raises(BadNumber, match="shuffle changes nothing on one process; choose split, or auto"):
         with_batchnorm(network(), "shuffle")
     assert [shuffles_keys(name) for name in ("auto", "split", "shuffle", "sync", "plain")] == [True] * 3 + [False] * 2
 

@@ -91,6 +91,29 @@ def test_a_run_in_chunks_is_the_run_at_once_where_no_batch_is_normalised(tmp_pat
         assert torch.allclose(states[4][key], value, atol=1e-5), key
 
 
+@pytest.mark.parametrize(
+    ("name", "number", "value"),
+    [
+        ("mocov2-r18-cifar10", "key_momentum", 1.1),
+        ("mocov2-r18-cifar10", "final_key_momentum", -0.1),
+        ("membank-r18-cifar10", "row_momentum", 1.0),
+        ("mocov2-r18-cifar10", "queue_size", 0),
+        ("membank-r18-cifar10", "negatives", 0),
+        ("simclr-r18-cifar10", "layers", 0),
+        ("mocov2-r18-cifar10", "hidden", -1),
+    ],
+)
+def test_numbers_of_one_method_are_checked_as_those_of_all(name: str, number: str, value: float):
+    with pytest.raises(BadNumber, match=f"^{number} = {value}; "):
+        replace(find_recipe(name), **{number: value})
+
+
+@pytest.mark.parametrize("name", ["simco-r20-digits", "mocov3-vitt4-cifar10"])
+def test_a_head_that_needs_a_hidden_layer_is_refused_without(name: str):
+    with pytest.raises(BadNumber, match="hidden = 0; at least 1"):
+        replace(find_recipe(name), hidden=0).method(new_encoder(name))
+
+
 def test_progressive_resizing_gives_each_size_an_equal_part_of_the_epochs():
     recipe = replace(find_recipe("simco-r20-cifar100"), epochs=10, sizes=(16, 24, 32, 32))
     assert [recipe.size_at(epoch, 48) for epoch in (0, 2.49, 2.5, 4.99, 5, 9.99)] == [16, 16, 24, 24, 32, 32]

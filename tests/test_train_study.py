@@ -14,7 +14,7 @@ from train.recipe import find_recipe, recipes
 from train.run_log import read_log
 from train.study import draw, settings, study
 from zoo.encoder import new_encoder
-from zoo.errors import UnknownName
+from zoo.errors import BadNumber, UnknownName
 
 
 def test_recent_and_earliest_keys_are_counted_from_the_queues_end_and_random_ones_change_with_the_draw():
@@ -35,7 +35,7 @@ def test_recent_and_earliest_keys_are_counted_from_the_queues_end_and_random_one
 
 def test_a_dictionary_larger_than_the_queue_is_refused():
     recipe = replace(find_recipe("mocov2-r20-cifar100-study"), queue_size=16, vector_keys=17)
-    with pytest.raises(ValueError, match=r"vector_keys = 17; allowed: 1 \.\. queue_size = 16, or 0 for all"):
+    with pytest.raises(BadNumber, match=r"vector_keys = 17; allowed: 1 \.\. queue_size = 16, or 0 for all"):
         recipe.method(new_encoder(recipe.name))
 
 

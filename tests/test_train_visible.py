@@ -122,6 +122,16 @@ def test_gradient_norms_are_of_the_first_and_the_last_matrix():
     assert torch.equal(norms["gradient_last"], network[2].weight.grad.norm())
 
 
+def test_the_first_layer_of_mocov3s_transformer_is_the_first_one_that_learns():
+    """Not the class token, a parameter of two and more dimensions that stands before it."""
+    recipe = replace(find_recipe("mocov3-vitt4-cifar10"), hidden=16)
+    method = recipe.method(new_encoder("mocov3-vitt4-digits"))
+    method(*torch.rand(2, 4, 3, 8, 8)).loss.backward()
+    norms = gradient_norms(method)
+    assert torch.equal(norms["gradient_first"], method.encoder.backbone.blocks[0].attn.qkv.weight.grad.norm())
+    assert torch.equal(norms["gradient_last"], method.predictor[-2].weight.grad.norm())
+
+
 def test_every_step_counts_between_two_looks():
     every = EveryStep()
     for value in (1.0, 2.0, 6.0):

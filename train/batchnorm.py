@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train.gather import gather_rows, my_rows, sum_over_processes, world_size
+from zoo.errors import BadNumber
 
 BatchNormName = Literal["auto", "split", "shuffle", "sync", "plain"]
 GROUPS = 8  # of "split", as the official CIFAR-10 demo of MoCo has it: the GPUs that it stands in for
@@ -30,12 +31,12 @@ def with_batchnorm(module: Module, name: BatchNormName) -> Module:
 
     plain, shuffle: of the images of one process. sync: of all processes. split: of 8 groups within a process.
     auto: split on one process, shuffle on several. The state's names and shapes stay, so weights load either way.
-    Raises ValueError for shuffle on one process.
+    Raises BadNumber for shuffle on one process.
     """
     if name == "auto":
         name = "split" if world_size() == 1 else "shuffle"
     if name == "shuffle" and world_size() == 1:
-        raise ValueError("batchnorm = shuffle changes nothing on one process; choose split, or auto")
+        raise BadNumber("batchnorm = shuffle changes nothing on one process; choose split, or auto")
     kinds: dict[str, type[_BatchNorm]] = {"split": SplitBatchNorm, "sync": SyncBatchNorm}
     for norm in module.modules() if name in kinds else ():
         if isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -79,12 +80,12 @@ def split_batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x (B, C, ...) normalised group by group, and mean and unbiased variance (C,), averaged over the groups.
 
-    Group j holds the rows j, j + groups, j + 2 groups, ... Raises ValueError unless B is a multiple of `groups` that
+    Group j holds the rows j, j + groups, j + 2 groups, ... Raises BadNumber unless B is a multiple of `groups` that
     gives each at least 2 images.
     """
     size, channels = x.shape[:2]
     if size % groups or size == groups:
-        raise ValueError(
+        raise BadNumber(
             f"{size} images on one process cannot be split into {groups} groups of 2 or more for batch normalisation; "
             f"choose a batch size (or chunk) that is a multiple of {groups} from {2 * groups} on, or batchnorm = plain"
         )

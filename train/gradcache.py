@@ -16,6 +16,7 @@ from torch import Tensor
 
 from train.gather import gather_rows, world_size
 from train.method import Method, Step
+from zoo.errors import BadNumber
 
 
 def cached_backward(
@@ -31,10 +32,12 @@ def cached_backward(
 
     view1, view2 (B, 3, H, W) of this process, encoded `chunk` images at a time; every image goes through each encoder
     twice. backward: what turns the loss into gradients (a scaled one, too). autocast: around the encoders.
-    Raises ValueError if chunk does not divide B, for batch normalisation would weigh a smaller rest as much.
+    Raises BadNumber if chunk does not divide B, for batch normalisation would weigh a smaller rest as much.
     """
     if chunk < 1 or len(view1) % chunk:
-        raise ValueError(f"chunk = {chunk} does not divide the {len(view1)} images that each process has in a batch")
+        raise BadNumber(
+            f"chunk = {chunk} does not divide the {len(view1)} images of each process in a batch; choose a divisor"
+        )
     chunks = list(zip(view1.split(chunk), view2.split(chunk), strict=True))
     before = [buffer.clone() for buffer in method.buffers()]
     with torch.no_grad(), autocast():

@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from zoo.errors import BadNumber
+
 
 def linear(inside: int, outside: int) -> nn.Sequential:
     """One linear map: the head of MoCo v1."""
@@ -10,6 +12,7 @@ def linear(inside: int, outside: int) -> nn.Sequential:
 
 def mlp(inside: int, hidden: int, outside: int) -> nn.Sequential:
     """Linear, ReLU, Linear, no normalisation: the head of MoCo v2 and of the dual-temperature paper."""
+    _check(hidden)
     return nn.Sequential(nn.Linear(inside, hidden), nn.ReLU(), nn.Linear(hidden, outside))
 
 
@@ -34,8 +37,14 @@ def simclr_head(inside: int, outside: int, *, layers: int) -> nn.Sequential:
 def mocov3_head(inside: int, hidden: int, outside: int, *, layers: int, last_norm: bool) -> nn.Sequential:
     """MoCo v3's released projector and predictor: `layers` linear maps without bias, batch normalisation and ReLU
     between them; last_norm: at the end a batch normalisation without gamma and beta."""
+    _check(hidden)
     modules: list[nn.Module] = []
     for index in range(layers - 1):
         modules += [nn.Linear(hidden if index else inside, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()]
     modules.append(nn.Linear(hidden if layers > 1 else inside, outside, bias=False))
     return nn.Sequential(*modules, *[nn.BatchNorm1d(outside, affine=False)] * last_norm)
+
+
+def _check(hidden: int) -> None:
+    if hidden < 1:  # torch would build it, and every row would be the same
+        raise BadNumber(f"hidden = {hidden}; at least 1 is needed")

@@ -83,12 +83,10 @@ def dual_temperature(q: Tensor, k: Tensor, *, intra_temperature: float, inter_te
     """
     _at_least_two(q)
     q, k = _unit(q, k)
-    # With m = logsumexp(negatives / tau) - positive / tau: W = sigmoid(m) and -log p_+ = softplus(m).
     alpha = _margin(q, k, temperature=intra_temperature)
     with torch.no_grad():
         beta = _margin(q, k, temperature=inter_temperature)
-        weight = (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp()
-    return (weight * F.softplus(alpha)).mean()
+    return _weighted(alpha, beta).mean()
 
 
 @full_precision
@@ -106,8 +104,7 @@ def two_dictionaries(
     alpha = _margin(q, k, vector, temperature=intra_temperature)
     with torch.no_grad():
         beta = _margin(q, k, scalar, temperature=inter_temperature)
-        weight = (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp()
-    return (weight * F.softplus(alpha)).mean()
+    return _weighted(alpha, beta).mean()
 
 
 @full_precision
@@ -156,6 +153,11 @@ def _margin(q: Tensor, k: Tensor, negatives: Tensor | None = None, *, temperatur
     else:
         outweigh = (q @ negatives.T / temperature).logsumexp(-1)
     return outweigh - (q * k).sum(-1) / temperature
+
+
+def _weighted(alpha: Tensor, beta: Tensor) -> Tensor:
+    """-sg[W_beta / W_alpha] log p_+ of margins at two temperatures: W = sigmoid(margin), -log p_+ = softplus(alpha)."""
+    return (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp().detach() * F.softplus(alpha)
 
 
 def _log_sum_of_others(q: Tensor, k: Tensor, temperature: float) -> Tensor:
@@ -214,7 +216,6 @@ def dual_temperature_range(
     """
     negatives, gap = batch_size - 1, batch_size / (batch_size - 1)
     taus = torch.tensor([intra_temperature, inter_temperature], dtype=torch.float64)
-    alpha, beta = math.log(negatives) - gap / taus  # margins; W = sigmoid, -log p_+ = softplus, as in the loss
-    weight = (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp()
-    floor = torch.where(alpha < -40, beta.sigmoid(), weight * F.softplus(alpha))  # their limit, where both underflow
+    alpha, beta = math.log(negatives) - gap / taus  # margins
+    floor = torch.where(alpha < -40, beta.sigmoid(), _weighted(alpha, beta))  # the limit, where W and log p_+ underflow
     return math.log(batch_size), floor.item()

@@ -1,4 +1,4 @@
-"""What MoCo and SimMoCo share: queries of an encoder that learns, keys of one that follows by momentum."""
+"""What MoCo, MoCo v3 and SimMoCo share: queries of an encoder that learns, keys of one that follows by momentum."""
 
 import torch
 from torch import Tensor, nn

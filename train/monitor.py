@@ -120,10 +120,13 @@ class EveryStep:
 
 
 def gradient_norms(method: nn.Module) -> dict[str, Tensor]:
-    """Norms () of the gradients of the first and of the last weight matrix: 0 or huge ones tell where training dies."""
-    weights = [p for p in method.parameters() if p.ndim > 1 and p.grad is not None]
-    ends = {"gradient_first": weights[0], "gradient_last": weights[-1]} if weights else {}
-    return {name: weight.grad.norm() for name, weight in ends.items() if weight.grad is not None}
+    """Norms () of the gradients of the first and the last layer that learn: 0 or huge ones tell where training dies.
+
+    A layer is a weight matrix or kernel; a transformer's class token, which stands before them, is none.
+    """
+    layers = [p for name, p in method.named_parameters() if name.endswith("weight") and p.ndim > 1]
+    gradients = [p.grad for p in layers if p.grad is not None]
+    return {"gradient_first": gradients[0].norm(), "gradient_last": gradients[-1].norm()} if gradients else {}
 
 
 @torch.no_grad()

@@ -23,6 +23,10 @@ from zoo.errors import BadNumber, unknown
 from zoo.names import natural_order, parse_name
 
 DESCRIPTION = ("name", "paper", "source", "expects")  # of a recipe; all other fields are numbers that flags may change
+LEAST = {  # of the numbers that every recipe or some method's has
+    "epochs": 1, "batch_size": 2, "warmup_epochs": 0, "learning_rate": 0, "weight_decay": 0,
+    "hidden": 0, "projection": 1, "layers": 1, "queue_size": 1, "negatives": 1,
+}  # fmt: skip
 Fixed = tyro.conf.Suppress
 
 
@@ -63,12 +67,15 @@ class Recipe(ABC):
 
     def __post_init__(self) -> None:
         parse_name(self.name)
-        least = {"epochs": 1, "batch_size": 2, "warmup_epochs": 0, "learning_rate": 0, "weight_decay": 0}
-        for what, low in least.items():
-            if not low <= getattr(self, what) < math.inf:
-                raise BadNumber(f"{what} = {getattr(self, what)}; at least {low} is needed, and a finite number")
-        if not 0 <= self.momentum < 1:
-            raise BadNumber(f"momentum = {self.momentum}; allowed: 0 <= momentum < 1")
+        for name, value in asdict(self).items():
+            if name in LEAST and not LEAST[name] <= value < math.inf:
+                raise BadNumber(f"{name} = {value}; at least {LEAST[name]} is needed, and a finite number")
+            if "temperature" in name and not value > 0:
+                raise BadNumber(f"{name} = {value}; a temperature is above 0")
+            if "key_momentum" in name and not 0 <= value <= 1:
+                raise BadNumber(f"{name} = {value}; allowed: 0 <= {name} <= 1")
+            if name in ("momentum", "row_momentum") and not 0 <= value < 1:
+                raise BadNumber(f"{name} = {value}; allowed: 0 <= {name} < 1")
         if not 0 <= self.seed < 2**63:
             raise BadNumber(f"seed = {self.seed}; allowed: 0 <= seed < 2^63")
         if any(size < 1 for size in self.sizes):
@@ -76,11 +83,6 @@ class Recipe(ABC):
         backbone = backbone_row(parse_name(self.name).backbone)
         if self.sizes and backbone.patch:
             raise BadNumber(f"sizes = {self.sizes}; {backbone.architecture} takes images of one size: leave them out")
-        for name, value in asdict(self).items():
-            if "temperature" in name and not value > 0:
-                raise BadNumber(f"{name} = {value}; a temperature is above 0")
-            if name in ("projection", "layers", "queue_size", "negatives") and value < 1:
-                raise BadNumber(f"{name} = {value}; at least 1 is needed")
         if self.warmup_epochs >= self.epochs:  # a short trial of a long recipe: keep the shape of the schedule
             object.__setattr__(self, "warmup_epochs", self.epochs // 10)
 

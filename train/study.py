@@ -17,7 +17,7 @@ import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from train.methods.dictionaries import TwoDictionariesRecipe
+from train.methods.dictionaries import RECIPES, TwoDictionariesRecipe
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
@@ -118,7 +118,7 @@ def _named(axes: Axes, title: str, horizontal: str) -> None:
 
 def main() -> None:
     """Command line: the recipe's name, then its numbers and ours as flags."""
-    known = ("mocov2-r18-cifar100-study", "mocov2-r20-cifar100-study")
+    known = [recipe.name for recipe in RECIPES]
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(f"usage: python -m train.study RECIPE [--help] [flags]\n\nrecipes: {', '.join(known)}")
         sys.exit(0 if sys.argv[1:] else 2)

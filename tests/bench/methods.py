@@ -3,8 +3,8 @@
     python tests/bench/methods.py --data path/to/cifar100 [--steps 200] [--out runs/bench/methods]
 
 ResNet-20 at 32 px, batches of 64 CIFAR-100 images, each method with the numbers of its first CIFAR-100 recipe: its own
-loss, heads, optimiser and views. The losses have different units, so each stands between its start and its floor. k-NN:
-held-out train images against other train images (k = 20, T = 0.07), beside the untrained network's.
+loss, heads, optimiser, peak rate and views. The losses have different units, so each stands between its start and its
+floor. k-NN: held-out train images against other train images (k = 20, T = 0.07), beside the untrained network's.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def train(name: str, split: Split, steps: int) -> dict[str, Any]:
     losses, seconds = [], []
     for step, pixels in enumerate(batches(split, views, first=0, last=steps, batch_size=BATCH)):
         began = time.perf_counter()
-        for group in optimizer.param_groups:  # the recipe's schedule over these steps: a tenth of warm-up
+        for group in optimizer.param_groups:  # for all methods alike: a tenth of warm-up, under a cosine to 0
             group["lr"] = rate * min(1, 10 * (step + 1) / steps) * 0.5 * (1 + np.cos(np.pi * step / steps))
         method.before_step(torch.from_numpy(share_of(split, step, BATCH, 0, rank=0, world=1)))
         outcome = method(*views(pixels, step))

@@ -23,6 +23,7 @@ from train.method import Step
 from train.methods.dual_temperature import PAPER
 from train.methods.moco import V2_CIFAR100_PAPER, V2_SMALL, MoCo, MoCoRecipe
 from zoo.encoder import Encoder
+from zoo.errors import BadNumber
 
 Sampling = Literal["recent", "earliest", "random"]
 
@@ -40,7 +41,7 @@ class TwoDictionaries(MoCo):
         super().__init__(encoder, projector, symmetric=False, **moco)
         for name, keys in {"vector_keys": vector_keys, "scalar_keys": scalar_keys}.items():
             if not 0 <= keys <= self.queue_size:
-                raise ValueError(f"{name} = {keys}; allowed: 1 .. queue_size = {self.queue_size}, or 0 for all")
+                raise BadNumber(f"{name} = {keys}; allowed: 1 .. queue_size = {self.queue_size}, or 0 for all")
         self.vector_keys, self.scalar_keys, self.sampling = vector_keys, scalar_keys, sampling
         self.temperatures = {"intra_temperature": self.temperature, "inter_temperature": inter_temperature}
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))

@@ -9,7 +9,7 @@ epoch, and the bank starts with random directions, so the first epoch learns lit
 
 Where we differ from the released code: the softmax over the positive and the drawn rows (InfoNCE, as MoCo's comparison
 and the authors' later model have it) instead of noise-contrastive estimation with a fixed partition function; one draw
-a step for all queries (the code: one each; either way an image is drawn as its own negative with chance K / n); no
+a step for all queries (the code: one each; either way an image is its own negative K / n times in the mean); no
 proximal regularisation, as in the code; rates fall at 60 and 80 % of the epochs (the code: on ImageNet so, on CIFAR at
 80, 120 and 160 of 200); the jitter comes before the greying (the code: after); each data set's own mean and std.
 """

@@ -14,15 +14,14 @@ small images has no official recipe (solo-learn's, and one of ours for a ViT).
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from train import losses
 from train.batchnorm import with_batchnorm
-from train.ema import ema_copy, ema_update
 from train.heads import mocov3_head
-from train.method import LossRange, Method, Step
+from train.method import LossRange, Step
+from train.momentum import MomentumMethod
 from train.recipe import Recipe
 from train.schedules import cosine_between
 from train.views import ViewPolicy
@@ -33,39 +32,27 @@ from zoo.vit import start_as_mocov3
 PAPER = "Chen et al. An Empirical Study of Training Self-Supervised Vision Transformers. ICCV 2021"
 
 
-class MoCoV3(Method):
+class MoCoV3(MomentumMethod):
     """Algorithm 1."""
 
     def __init__(
         self, encoder: Encoder, *, hidden: int, projection: int, temperature: float, key_momentum: float
     ) -> None:
-        super().__init__(encoder)
         vit = isinstance(encoder.backbone, VisionTransformer)
-        layers = 3 if vit else 2
-        self.projector = mocov3_head(encoder.dim, hidden, projection, layers=layers, last_norm=True)
+        projector = mocov3_head(encoder.dim, hidden, projection, layers=3 if vit else 2, last_norm=True)
+        super().__init__(encoder, projector, symmetric=True, shuffled=False)
         self.predictor = mocov3_head(projection, hidden, projection, layers=2, last_norm=vit)
-        self.key_encoder = ema_copy(nn.Sequential(encoder, self.projector))
         self.temperature, self.key_momentum = temperature, key_momentum
 
     def query(self, view: Tensor) -> Tensor:
-        """(B, P) of the encoder that learns."""
-        return self.predictor(self.projector(self.encoder(view)))
+        return self.predictor(super().query(view))
 
-    @torch.no_grad()
-    def key(self, view: Tensor) -> Tensor:
-        """(B, P) of the encoder that follows."""
-        return self.key_encoder(view)
-
-    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, ...]:
-        return self.query(view1), self.key(view1), self.query(view2), self.key(view2)
-
-    def loss(self, q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor) -> Step:
+    def loss(self, q1: Tensor, k2: Tensor, q2: Tensor, k1: Tensor) -> Step:
         loss = losses.mocov3(q1, k1, q2, k2, temperature=self.temperature)
         return Step(loss, seen={"pretext_accuracy": losses.pretext_accuracy(q1, k2)})
 
     def after_step(self, step: Step, progress: float) -> None:
-        momentum = cosine_between(progress, start=self.key_momentum, end=1.0)
-        ema_update(self.key_encoder, nn.Sequential(self.encoder, self.projector), momentum)
+        self.follow(cosine_between(progress, start=self.key_momentum, end=1.0))
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.mocov3_range(batch_size, temperature=self.temperature))
@@ -101,10 +88,11 @@ class MoCoV3Recipe(Recipe):
 
 
 # BYOL's two augmentations: blur on nearly the first view alone, solarize on the second.
-VIEW1 = ViewPolicy(crop_area=(0.2, 1.0), saturation=0.2, blur=1.0)
+VIEW1 = ViewPolicy(crop_area=(0.2, 1.0), interpolation="bilinear", saturation=0.2, blur=1.0)
 VIEW2 = replace(VIEW1, blur=0.1, solarize=0.2)
-WIDE1, WIDE2 = (replace(view, crop_area=(0.08, 1.0)) for view in (VIEW1, VIEW2))
-SMALL1, SMALL2 = (replace(view, blur=0.0) for view in (WIDE1, WIDE2))
+WIDE1, WIDE2 = (replace(view, crop_area=(0.08, 1.0)) for view in (VIEW1, VIEW2))  # of ViTs
+SOLO1, SOLO2 = (replace(view, interpolation="bicubic") for view in (WIDE1, WIDE2))  # solo-learn's
+SMALL1, SMALL2 = (replace(view, blur=0.0) for view in (SOLO1, SOLO2))
 
 # --- ImageNet: the official code ---
 R50 = MoCoV3Recipe(
@@ -184,8 +172,8 @@ IN100 = replace(
     source="solo-learn, scripts/pretrain/imagenet-100/mocov3.yaml",
     expects="80.36 % top-1 on ImageNet-100 by online and offline linear probes (README of solo-learn)",
     epochs=400,
-    view1=WIDE1,
-    view2=WIDE2,
+    view1=SOLO1,
+    view2=SOLO2,
 )
 IN100_R50 = replace(
     IN100,
@@ -202,6 +190,8 @@ IN100_VIT = replace(
     batch_size=1024,
     learning_rate=3e-4,
     warmup_epochs=10,
+    view1=SOLO1,
+    view2=SOLO2,
 )
 VIT_CIFAR10 = replace(
     VIT_S,
@@ -215,16 +205,5 @@ VIT_CIFAR10 = replace(
 VIT_CIFAR100 = replace(VIT_CIFAR10, name="mocov3-vitt4-cifar100")
 
 RECIPES = [
-    R50,
-    R50_300,
-    R50_1000,
-    VIT_S,
-    VIT_B,
-    CIFAR10,
-    CIFAR100,
-    IN100,
-    IN100_R50,
-    IN100_VIT,
-    VIT_CIFAR10,
-    VIT_CIFAR100,
-]
+    R50, R50_300, R50_1000, VIT_S, VIT_B, CIFAR10, CIFAR100, IN100, IN100_R50, IN100_VIT, VIT_CIFAR10, VIT_CIFAR100,
+]  # fmt: skip

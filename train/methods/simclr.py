@@ -8,6 +8,7 @@ so batch normalisation sees all 2B, and those of all processes, as in the releas
 Where we differ from the released code (tf2/): the loss is the mean over all 2B anchors, as in the paper (the code adds
 the two directions; LARS undoes that factor of 2 up to weight decay, but not for biases and norms); convolutions
 start by He's rule over the fan-out (the code: variance 1 / fan-in); each data set's own mean and std (the code: none).
+From solo-learn's: there each view goes through the encoder by itself.
 """
 
 from dataclasses import dataclass, replace
