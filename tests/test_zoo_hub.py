@@ -230,6 +230,17 @@ def test_a_preprocessing_that_is_not_ours_is_refused(hub: LoopbackHub, tmp_path:
         zoo.load("timm/test_resnet.other")
 
 
+def test_a_repository_of_timms_is_not_kept_under_a_name_that_nothing_would_find(
+    hub: LoopbackHub, tmp_path: Path, home: Path
+):
+    hub.repos["timm/test_resnet.ours"] = Repo()
+    hub.repos["timm/test_resnet.ours"].commit(timm_repository(tmp_path / "x")[1])
+    folder = locate("timm/test_resnet.ours")
+    with pytest.raises(ZooError, match=r"timm/test_resnet\.ours is no name of this zoo; once fetched it is kept"):
+        keep(folder)
+    assert not (home / "models").exists()
+
+
 @pytest.mark.parametrize("file", [WEIGHTS, "config.json"])
 def test_a_file_of_timms_damaged_after_it_was_fetched_is_found(hub: LoopbackHub, tmp_path: Path, file: str):
     hub.repos["timm/test_resnet.ours"] = Repo()
