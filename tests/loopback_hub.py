@@ -56,7 +56,7 @@ class Fault:
     path: str  # regular expression, searched
     times: int
     status: int = 200
-    payload: str = ""  # "truncate" or "corrupt"
+    payload: str = ""  # "truncate", "corrupt", or "slow": whole, with pauses of `wait`
     wait: float = 0.0  # seconds between two pieces of the payload
 
 

@@ -102,6 +102,7 @@ def test_a_truncated_card_is_a_corrupt_file(card: Card):
         ("mean", [10**400] * 3),
         ("std", [0.5, 0.5, 0]),
         ("std", [0.5, 0.5, -1]),
+        ("stem_padding", 3),
         ("dim", -1),
         ("dim", "64"),
         ("expects", 1),
@@ -121,6 +122,26 @@ def test_a_truncated_card_is_a_corrupt_file(card: Card):
 def test_values_an_entry_cannot_have_are_refused(card: Card, entry: str, value: Any):
     with pytest.raises(CorruptFile, match=r"^here: not a card"):
         parse_card(altered(card, **{entry: value}), where="here")
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("repo", "simco-r20-digits"),
+        ("repo", "a/.."),
+        ("revision", "main"),
+        ("revision", "AB" * 20),
+        ("files", [{"file": "../config.json", "sha256": "ab" * 32, "bytes": 1}]),
+        ("files", [{"file": "config.json", "sha256": "ab" * 32, "bytes": 0}]),
+        ("files", [{"file": "config.json"}]),
+        ("url", "x"),
+    ],
+)
+def test_a_published_card_pins_a_commit_and_plain_files(card: Card, entry: str, value: Any):
+    sound = {"repo": "a/b", "revision": "ab" * 20, "files": [{"file": "config.json", "sha256": "ab" * 32, "bytes": 1}]}
+    assert parse_card(altered(card, published=sound), where="here").published.revision == "ab" * 20
+    with pytest.raises(CorruptFile, match=r"^here: not a card"):
+        parse_card(altered(card, published=sound | {entry: value}), where="here")
 
 
 @pytest.mark.parametrize("entry", ["crop", "mean", "std", "recipe"])

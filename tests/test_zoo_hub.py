@@ -1,3 +1,4 @@
+import hashlib
 import os
 import shutil
 import signal
@@ -98,7 +99,7 @@ def test_once_fetched_it_costs_no_request_and_works_with_a_dead_hub(
 def test_offline_and_not_here_it_fails_at_once_and_says_what_to_do(
     entry: Card, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ):
-    import zoo.hub
+    import zoo.hub  # its import is not what is timed
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     started = time.monotonic()
@@ -161,8 +162,6 @@ def test_an_address_is_loaded_at_main_at_a_tag_and_at_a_commit(entry: Card, hub:
 
 
 def sha256_of(hub: LoopbackHub, file: str) -> str:
-    import hashlib
-
     repo = hub.repos[REPO]
     return hashlib.sha256(repo.commits[repo.branches["main"]][file]).hexdigest()
 
@@ -200,7 +199,7 @@ def timm_repository(folder: Path, **settings: object) -> tuple[torch.nn.Module, 
     """A network and what timm itself pushes of it: config.json and model.safetensors, written by timm; and a pickle."""
     torch.manual_seed(0)
     network = timm.create_model("test_resnet.r160_in1k", pretrained=False).eval()
-    network.pretrained_cfg |= {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]} | settings
+    network.pretrained_cfg |= {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
     network.pretrained_cfg |= {"interpolation": "bicubic", "crop_pct": 0.8} | settings
     timm.models.save_for_hf(network, folder, safe_serialization="both")
     return network, {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -233,6 +232,17 @@ def test_a_preprocessing_that_is_not_ours_is_refused(hub: LoopbackHub, tmp_path:
     hub.repos["timm/test_resnet.other"].commit(timm_repository(tmp_path / "x", interpolation="bilinear")[1])
     with pytest.raises(ZooError, match=r"wants .'interpolation': 'bilinear'"):
         zoo.load("timm/test_resnet.other")
+
+
+def test_a_repository_of_timms_is_not_kept_under_a_name_that_nothing_would_find(
+    hub: LoopbackHub, tmp_path: Path, home: Path
+):
+    hub.repos["timm/test_resnet.ours"] = Repo()
+    hub.repos["timm/test_resnet.ours"].commit(timm_repository(tmp_path / "x")[1])
+    folder = locate("timm/test_resnet.ours")
+    with pytest.raises(ZooError, match=r"timm/test_resnet\.ours is no name of this zoo; once fetched it is kept"):
+        keep(folder)
+    assert not (home / "models").exists()
 
 
 @pytest.mark.parametrize("file", [WEIGHTS, "config.json"])

@@ -2,7 +2,12 @@ import os
 import subprocess
 import sys
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
+
+from zoo.cli import main
 
 HEAVY = (
     "torch",
@@ -71,6 +76,29 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     words = f"{sys.executable} -m zoo.cli info simco-r18-cifar100 | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+
+
+def test_zoo_embed_writes_one_row_an_image_and_names_what_it_leaves_out(
+    encoder, tiny_run, tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    pictures = [np.random.default_rng(seed).integers(0, 256, (9, 12, 3), np.uint8) for seed in range(3)]
+    files = [tmp_path / "in" / name for name in ("a.png", "b.png", "deep/c.png")]
+    for file, picture in zip(files, pictures, strict=True):
+        Image.fromarray(picture).save(file)
+    (tmp_path / "in" / "broken.jpg").write_bytes(b"no picture")
+    (tmp_path / "in" / "notes.txt").write_text("no picture either, and none by its name")
+    out = tmp_path / "out.parquet"
+    monkeypatch.setattr("sys.argv", ["zoo", "embed", str(tiny_run), str(tmp_path / "in"), "-o", str(out)])
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--batch-size", "2", "--normalize"])
+    main()
+    table = pq.read_table(out).to_pydict()
+    assert table["path"] == list(map(str, files))
+    assert np.allclose(table["embedding"], encoder.embed(pictures, normalize=True), atol=1e-6)
+    said = capsys.readouterr()
+    assert said.out.endswith("3 embeddings of 64 numbers, 1 images left out\n")
+    assert "broken.jpg" in said.err
+    assert "notes.txt" not in said.err
 
 
 def test_a_folder_without_one_readable_image_leaves_the_earlier_embeddings(tiny_run, tmp_path):

@@ -14,6 +14,7 @@ from zoo.dataset import dataset_row
 from zoo.encoder import Encoder, build_backbone
 from zoo.errors import CorruptFile
 from zoo.timm_form import from_timm, small_stem, timm_config, to_timm
+from zoo.verify import gap
 
 SMALL = ["simco-r20-digits", "simco-r20-cifar100", "simco-r18-cifar100", "simco-r50-cifar10"]
 
@@ -51,10 +52,6 @@ def plain_timm(card: Card, tensors: dict[str, np.ndarray]) -> nn.Module:
     return network.eval()
 
 
-def gap(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_stem_computes_the_same_in_plain_timm_and_folds_back_bit_for_bit(name: str):
     encoder, card = trained_looking(name)
@@ -70,9 +67,9 @@ def test_a_small_stem_computes_the_same_in_plain_timm_and_folds_back_bit_for_bit
     assert gap(theirs, ours) < 2e-6  # sums of the same numbers and zeros, in another order
 
 
-@pytest.mark.parametrize(("name", "padding"), [("simco-r18-cifar100", 1), ("simco-r20-digits", 1)])
-def test_timms_own_transform_of_a_picture_gives_the_same_embedding(name: str, padding: int):
-    encoder, card = trained_looking(name, stem_padding=padding)
+@pytest.mark.parametrize("name", ["simco-r18-cifar100", "simco-r20-digits"])
+def test_timms_own_transform_of_a_picture_gives_the_same_embedding(name: str):
+    encoder, card = trained_looking(name)
     network = plain_timm(card, to_timm(card, arrays(encoder)))
     network.pretrained_cfg = timm_config(card)["pretrained_cfg"]
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network), is_training=False)

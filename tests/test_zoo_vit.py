@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from zoo.encoder import build_backbone
+from zoo.errors import BadNumber
 from zoo.vit import sincos_positions, start_as_mocov3
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "reference" / "losses.json"
@@ -85,9 +86,9 @@ def test_swin_has_windows_of_4_patches_below_64_px_and_of_7_from_there_on():
 
 
 def test_image_sizes_that_do_not_fit_the_patches_are_refused():
-    with pytest.raises(ValueError, match="takes images of a multiple of 16 px, not 8"):
+    with pytest.raises(BadNumber, match="takes images of a multiple of 16 px, not 8"):
         build_backbone("vits16", image_size=8)
-    with pytest.raises(ValueError, match="takes images of a multiple of 32 px, not 48"):
+    with pytest.raises(BadNumber, match="takes images of a multiple of 32 px, not 48"):
         build_backbone("swint", image_size=48)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zoo.errors import unknown
+from zoo.errors import BadNumber, unknown
 
 SMALL_IMAGE = 64  # pixels; below it a ResNet gets the CIFAR stem, a Swin transformer small windows
 SMALL_WINDOW = 4  # patches; of Swin on small images, as the dual-temperature paper's code has it
@@ -56,10 +56,10 @@ def backbone_row(name: str) -> Backbone:
 
 
 def transformer_arguments(row: Backbone, *, image_size: int) -> dict[str, Any]:
-    """What timm needs to build the row's network for images of image_size."""
+    """What timm needs to build the row's network for images of image_size. Raises BadNumber if it cannot."""
     swin = row.architecture.startswith("swin")
     multiple = 8 * row.patch if swin else row.patch  # Swin halves its grid three times
     if image_size % multiple or image_size < multiple:
-        raise ValueError(f"{row.architecture} takes images of a multiple of {multiple} px, not {image_size}")
+        raise BadNumber(f"{row.architecture} takes images of a multiple of {multiple} px, not {image_size}")
     window = {"window_size": SMALL_WINDOW} if swin and image_size < SMALL_IMAGE else {}
     return {"img_size": image_size, **window, **row.options}

@@ -2,9 +2,9 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -12,9 +12,12 @@ import tyro
 import zoo
 from zoo.embedding import unit_rows
 from zoo.errors import BadData, BadImage, ZooError, needs
-from zoo.files import sha256
+from zoo.files import new_file, sha256
 from zoo.listing import info, list_models
 from zoo.store import ONNX, keep, read_card
+
+if TYPE_CHECKING:
+    from zoo.encoder import Encoder
 
 IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 
@@ -40,8 +43,6 @@ def embed(
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-    from zoo.files import new_file
-
     if batch_size < 1:
         raise BadData(f"--batch-size {batch_size}; at least 1 image at a time")
     paths = _images_below(folder)
@@ -51,25 +52,30 @@ def embed(
     schema = pa.schema([("path", pa.string()), ("embedding", pa.list_(pa.float32(), encoder.dim))])
     with new_file(output) as aside, pq.ParquetWriter(aside, schema) as writer:
         for start in range(0, len(paths), batch_size):
-            names, rows = [], []
-            for path in paths[start : start + batch_size]:
-                try:
-                    name = str(path).encode().decode()  # raises for a file name that is no text
-                    rows.append(encoder.pixels(path))
-                    names.append(name)
-                except (BadImage, OSError, UnicodeEncodeError) as error:
-                    bad.append(str(error))
-            if rows:
-                vectors = encoder.embed_pixels(np.stack(rows))
+            pixels = _readable(encoder, paths[start : start + batch_size], bad)
+            if pixels:
+                vectors = encoder.embed_pixels(np.stack(list(pixels.values())))
                 vectors = unit_rows(vectors) if normalize else vectors
                 done += len(vectors)
-                columns = [pa.array(names), pa.FixedSizeListArray.from_arrays(vectors.ravel(), encoder.dim)]
+                columns = [pa.array(list(pixels)), pa.FixedSizeListArray.from_arrays(vectors.ravel(), encoder.dim)]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema))
         for reason in bad:
             print(f"left out: {reason}", file=sys.stderr)
         if not done:
             raise BadData(f"none of {len(paths)} images could be embedded; {output} is untouched")
     print(f"{output}: {done} embeddings of {encoder.dim} numbers, {len(bad)} images left out")
+
+
+def _readable(encoder: "Encoder", paths: Sequence[Path], bad: list[str]) -> dict[str, np.ndarray]:
+    """The pixels of each picture by its path; why one cannot be read is added to `bad`."""
+    found = {}
+    for path in paths:
+        try:
+            name = str(path).encode().decode()  # raises for a file name that is no text
+            found[name] = encoder.pixels(path)
+        except (BadImage, OSError, UnicodeEncodeError) as error:
+            bad.append(str(error))
+    return found
 
 
 def _images_below(folder: Path) -> list[Path]:

@@ -11,19 +11,17 @@ import re
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from timm.models.swin_transformer import SwinTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 
 from zoo.card import Card
 from zoo.checkpoint_sources import Source, source_of, statistics_of
 from zoo.dataset import dataset_row
-from zoo.encoder import Encoder, build_backbone, save_encoder
+from zoo.encoder import Encoder, build_backbone, save_encoder, write_head
 from zoo.errors import CorruptFile, ZooError
-from zoo.files import new_file, sha256
+from zoo.files import sha256
 from zoo.names import parse_name
 from zoo.provenance import today
-from zoo.store import HEAD
 
 Tensors = dict[str, Tensor]
 
@@ -38,11 +36,7 @@ def convert(file: Path, *, name: str, out: Path | None = None) -> Path:
     size = dataset_row(parts.dataset).image_size
     tensors = read_checkpoint(file)
     source = source_of(tensors)
-    if source.other_heads and re.match(source.other_heads, name):
-        raise ZooError(
-            f"{file} is no {name}: the {parts.backbone} of {source.about.split(':')[0]} has another number of "
-            "attention heads for this method, which its keys do not show. No row of zoo/backbone.py has that number"
-        )
+    _check_attention_heads(source, name, file)
     backbone, head = split_keys(tensors, source)
     padding = _stem_padding(backbone, source)
     network = build_backbone(parts.backbone, image_size=size, stem_padding=padding)
@@ -63,11 +57,7 @@ def convert(file: Path, *, name: str, out: Path | None = None) -> Path:
         expects="see the checkpoint's own documentation",
         training={"converted_from": file.name, "sha256": sha256(file), "source": source.about, "date": today()},
     )
-    card = save_encoder(encoder, folder, card)
-    assert card.weights is not None
-    if head:
-        with new_file(folder / HEAD) as aside:
-            save_file(head, aside, metadata={"format": "pt", "weights_sha256": card.weights.sha256})
+    write_head(head, folder, save_encoder(encoder, folder, card))
     return folder
 
 
@@ -109,6 +99,15 @@ def split_keys(tensors: Tensors, source: Source) -> tuple[Tensors, Tensors]:
     if surplus:
         raise ZooError(f"keys of no known part of {source.about}: {', '.join(surplus)}")
     return backbone, head
+
+
+def _check_attention_heads(source: Source, name: str, file: Path) -> None:
+    """Raises ZooError if the source's transformer of that name has another number of them than the backbone's row."""
+    if source.other_heads and re.match(source.other_heads, name):
+        raise ZooError(
+            f"{file} is no {name}: the {parse_name(name).backbone} of {source.about.split(':')[0]} has another number "
+            "of attention heads for this method, which its keys do not show. No row of zoo/backbone.py has that number"
+        )
 
 
 def _stem_padding(backbone: Tensors, source: Source) -> int:

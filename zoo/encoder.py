@@ -1,6 +1,6 @@
 """The encoder: the only thing that travels. train makes it, zoo keeps it, eval measures it, serve answers with it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from zoo.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, locate, read
 def build_backbone(name: str, *, image_size: int, stem_padding: int = 1) -> nn.Module:
     """A fresh network (B, 3, H, W) -> (B, D) of the row `name`.
 
-    ResNets get the CIFAR stem below 64 px. Transformers take images of image_size alone. Raises ValueError for an
+    ResNets get the CIFAR stem below 64 px. Transformers take images of image_size alone. Raises BadNumber for an
     image_size that is no multiple of their patch.
     stem_padding: pixels, of the CIFAR stem; see `zoo.resnet.cifar_stem`.
     """
@@ -169,8 +169,13 @@ def save_head(method: nn.Module, folder: Path, card: Card) -> None:
     """Write `head.safetensors`: the projector and, where there is one, the predictor that `card`'s weights had."""
     parts = [name for name, _ in method.named_children() if name in ("projector", "predictor")]
     state = {f"{part}.{key}": value for part in parts for key, value in getattr(method, part).state_dict().items()}
-    if state and card.weights:
-        tensors = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
+    write_head(state, folder, card)
+
+
+def write_head(head: Mapping[str, Tensor], folder: Path, card: Card) -> None:
+    """Write `head.safetensors`, marked as that of `card`'s weights; nothing for an empty head."""
+    if head and card.weights:
+        tensors = {key: value.detach().cpu().contiguous().clone() for key, value in head.items()}
         with new_file(folder / HEAD) as aside:
             save_file(tensors, aside, metadata={"format": "pt", "weights_sha256": card.weights.sha256})
 

@@ -47,7 +47,7 @@ class ImageFormatNotAllowed(BadImage):
 
 
 class BadNumber(ZooError, ValueError):
-    """A number of a recipe or of an augmentation outside its range."""
+    """A number outside its range: of a recipe, of an augmentation, an image size."""
 
 
 class BadData(ZooError, ValueError):

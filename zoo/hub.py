@@ -16,12 +16,12 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from zoo.card import REPO, Published, Weights
-from zoo.errors import AccessDenied, CorruptFile, NoWeights, UnknownName, Unreachable, ZooError
+from zoo.errors import AccessDenied, CorruptFile, NoWeights, UnknownName, Unreachable, ZooError, needs
 from zoo.files import locked, make_folder, new_folder, sha256, write_bytes, zoo_home
 from zoo.release import CONFIG, FETCHED, fingerprint, unpack
 from zoo.store import WEIGHTS, fetched_folder
 
-try:
+with needs("core"):
     import httpx2
     from huggingface_hub import HfApi, ModelCard, ModelInfo, hf_hub_download
     from huggingface_hub.errors import (
@@ -32,8 +32,6 @@ try:
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
-except ImportError as missing:
-    raise ZooError(f"fetching needs huggingface_hub ({missing}): pip install 'contrastive-zoo[core]'") from missing
 
 PAUSES = (0.5, 1.5)  # seconds before the second and the third try of a busy Hub
 BUSY = (429, 500, 502, 503, 504)
@@ -133,45 +131,40 @@ def _info(address: Address) -> ModelInfo:
 
 
 def _asked(address: Address, call: Callable[[], T]) -> T:
-    """The answer to one request, a busy Hub asked three times; its errors as ours."""
+    """The answer to one request, a busy Hub asked three times. Raises our errors in place of its client's."""
     for pause in (*PAUSES, None):
         try:
             return call()
-        except GatedRepoError as error:
-            raise AccessDenied(
-                f"{address.repo} wants its conditions accepted. Accept them at {_endpoint()}/{address.repo}, then "
-                "`hf auth login`, or set HF_TOKEN"
-            ) from error
-        except RepositoryNotFoundError as error:
-            raise AccessDenied(
-                f"{address.repo} is private, gated or misspelt, or the token has no access. "
-                "Check the name; `hf auth login`, or set HF_TOKEN"
-            ) from error
-        except RevisionNotFoundError as error:
-            raise UnknownName(
-                f"{address.repo} has no revision {address.revision!r}; see {_endpoint()}/{address.repo}/tree/main"
-            ) from error
-        except LocalEntryNotFoundError as error:
-            raise _unreachable(error) from error
-        except EntryNotFoundError as error:
-            raise NoWeights(f"{address.repo} at {address.revision} lacks a file that is needed: {error}") from error
-        except HfHubHTTPError as error:
-            status = error.response.status_code if error.response is not None else 0
-            if status in (401, 403):
-                raise AccessDenied(
-                    f"the Hub refused ({status}): the token is missing, revoked or may not write to {address.repo}. "
-                    "`hf auth login`, or set HF_TOKEN"
-                ) from error
-            if status not in BUSY or pause is None:
-                raise _unreachable(error) from error
-        except (httpx2.HTTPError, ConnectionError, TimeoutError) as error:
-            raise _unreachable(error) from error
-        assert pause is not None
+        except (HfHubHTTPError, EntryNotFoundError, httpx2.HTTPError, ConnectionError, TimeoutError) as error:
+            if pause is None or _status(error) not in BUSY:
+                raise _explained(address, error) from error
         time.sleep(pause)
     raise AssertionError("the last try returns or raises")
 
 
-def _unreachable(error: Exception) -> Unreachable:
+def _status(error: Exception) -> int:
+    """The HTTP status that came; 0 if none did."""
+    response = getattr(error, "response", None)
+    return 0 if response is None else int(response.status_code)
+
+
+def _explained(address: Address, error: Exception) -> ZooError:
+    """What went wrong and what to do. The client's narrower classes come before those they belong to."""
+    repo, sign_in = address.repo, "`hf auth login`, or set HF_TOKEN"
+    match error:
+        case GatedRepoError():
+            where = f"{_endpoint()}/{repo}"
+            return AccessDenied(f"{repo} wants its conditions accepted. Accept them at {where}, then {sign_in}")
+        case RepositoryNotFoundError():
+            what = "private, gated or misspelt, or the token has no access"
+            return AccessDenied(f"{repo} is {what}. Check the name; {sign_in}")
+        case RevisionNotFoundError():
+            return UnknownName(f"{repo} has no revision {address.revision!r}; see {_endpoint()}/{repo}/tree/main")
+        case EntryNotFoundError() if not isinstance(error, LocalEntryNotFoundError):
+            return NoWeights(f"{repo} at {address.revision} lacks a file that is needed: {error}")
+    if _status(error) in (401, 403):
+        what = f"the token is missing, revoked or may not write to {repo}"
+        return AccessDenied(f"the Hub refused ({_status(error)}): {what}. {sign_in}")
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return Unreachable(
         f"{_endpoint()} does not answer as a Hub ({reason}). Try again later; check the network, HF_ENDPOINT, proxies"

@@ -13,10 +13,11 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from zoo import store
-from zoo.card import Card, Weights
+from zoo.card import Card
 from zoo.encoder import load_encoder
 from zoo.errors import ZooError
-from zoo.files import new_folder, sha256, write_bytes
+from zoo.files import new_folder, write_bytes
+from zoo.release import fingerprint
 from zoo.store import CARD, GOLDEN, WEIGHTS, checked_weights, read_card
 from zoo.timm_form import Tensors
 from zoo.verify import gap, golden_pictures, write_golden
@@ -36,8 +37,7 @@ def keep_inside(run: Path, *, force: bool = False) -> tuple[Path, float]:
         raise ZooError(f"{target} exists already; --force replaces it")
     with new_folder(target) as aside:
         save_file(tensors, aside / WEIGHTS, metadata={"format": "pt"})
-        weights = Weights(file=WEIGHTS, sha256=sha256(aside / WEIGHTS), bytes=(aside / WEIGHTS).stat().st_size)
-        moved = _finish(aside, replace(card, weights=weights), run)
+        moved = _finish(aside, replace(card, weights=fingerprint(aside / WEIGHTS), published=None), run)
     return target, moved
 
 

@@ -21,7 +21,7 @@ from zoo.errors import CorruptFile, UnknownName, ZooError
 from zoo.files import new_folder, write_bytes
 from zoo.hub import Upload, check_model_card, upload
 from zoo.model_card import model_card
-from zoo.release import FETCHED, card_files, fingerprint, read_release
+from zoo.release import card_files, fingerprints, read_release, read_release_card
 from zoo.store import GOLDEN, HEAD, ONNX, WEIGHTS, checked_weights, read_card
 from zoo.timm_form import to_timm
 from zoo.verify import MAX_GAP, framed, gap, verify, write_golden
@@ -55,8 +55,7 @@ def build_release(run: Path, repo: str) -> Path:
             if (run / name).is_file():
                 shutil.copyfile(run / name, aside / name)
         _check_head(aside / HEAD, card)
-        files = [fingerprint(aside / name) for name in FETCHED if (aside / name).is_file()]
-        text = model_card(card, repo, files)
+        text = model_card(card, repo, fingerprints(aside))
         check_model_card(text)
         write_bytes(aside / README, text.encode())
         _check(aside, run, card)
@@ -69,10 +68,9 @@ def publish(run: Path, *, repo: str, private: bool = False) -> tuple[Card, Uploa
     Raises what `build_release` raises; AccessDenied, Unreachable.
     """
     folder = build_release(run, repo)
-    files = tuple(fingerprint(folder / name) for name in FETCHED if (folder / name).is_file())
     commit = upload(folder, repo, private=private)
-    card, _ = read_release(folder)
-    return replace(card, published=Published(repo=repo, revision=commit.revision, files=files)), commit
+    published = Published(repo=repo, revision=commit.revision, files=fingerprints(folder))
+    return replace(read_release_card(folder), published=published), commit
 
 
 def _check_head(path: Path, card: Card) -> None:

@@ -20,12 +20,17 @@ RECIPE = "recipe.json"
 RESULTS = "results.json"
 TRANSFORM = {"interpolation": "bicubic", "crop_mode": "center"}  # of `zoo.pixels`; another is another embedding
 FETCHED = (CONFIG, RECIPE, RESULTS, WEIGHTS, HEAD, GOLDEN, ONNX)  # whatever else a repository holds stays there
-APART = {"recipe.json": ("recipe", "training"), "results.json": ("results",)}  # entries of the card with their own file
+APART = {RECIPE: ("recipe", "training"), RESULTS: ("results",)}  # entries of the card with their own file
 
 
 def fingerprint(path: Path) -> Weights:
     """Name, sha256 and size of a file."""
     return Weights(file=path.name, sha256=sha256(path), bytes=path.stat().st_size)
+
+
+def fingerprints(folder: Path) -> tuple[Weights, ...]:
+    """Those of every file that is fetched and lies in `folder`."""
+    return tuple(fingerprint(folder / name) for name in FETCHED if (folder / name).is_file())
 
 
 def card_files(card: Card) -> dict[str, bytes]:

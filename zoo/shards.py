@@ -29,8 +29,8 @@ TAR_BLOCK = 256  # images of a tar that count as neighbours
 HELD_BYTES = 2**31  # of encoded images in Parquet row groups, kept between two readings
 UNREADABLE_IN_A_ROW = 100  # images after which a data set counts as broken
 
-Encoded = tuple[str, bytes | Path]  # a name for messages, and the picture
-Read = Callable[[int], Encoded]
+Named = tuple[str, bytes | Path]  # a name for messages, and the encoded picture
+Read = Callable[[int], Named]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +56,7 @@ class Shards:
             return self
         some = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
         digest = hashlib.sha256(f"{self.sha256} sample {n} {seed}".encode()).hexdigest()
-        return replace(
-            self, labels=self.labels[some], block=self.block[some], rows=self.rows[some], sha256=digest
-        )  # fmt: skip
+        return replace(self, labels=self.labels[some], block=self.block[some], rows=self.rows[some], sha256=digest)
 
     def picture(self, index: int) -> Image:
         """The upright RGB image at `index`, or the next one that can be decoded; what cannot is noted in `skipped`."""
@@ -159,7 +157,7 @@ def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray,
 
     held = _Held(load)
 
-    def read(index: int) -> Encoded:
+    def read(index: int) -> Named:
         group = int(np.searchsorted(starts, index, side="right")) - 1
         return f"{groups[group][0].name} image {index}", held(group)[index - starts[group]]
 
@@ -215,7 +213,7 @@ def _tars(paths: Sequence[Path], _: str) -> tuple[np.ndarray, np.ndarray, Read]:
         labels += [marks.get(key, -1) for key, _ in pictures]
         found += [where for _, where in pictures]
 
-    def read(index: int) -> Encoded:
+    def read(index: int) -> Named:
         path, name, offset, size = found[index]
         handle = os.open(path, os.O_RDONLY)
         try:

@@ -58,6 +58,7 @@ def _image_folder(source: Path, split: SplitName) -> Source:
 
 
 def own_source(source: Path, split: SplitName) -> Source:
+    """The encoded images of `own_images`, with their labels."""
     return _files(source, str(source), *own_images(source, split))
 
 

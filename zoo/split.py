@@ -59,7 +59,10 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     if row.image_size > LARGEST_CACHED:
-        raise BadData(f"{name} has images of {row.image_size} px; only up to {LARGEST_CACHED} px are supported so far")
+        raise BadData(
+            f"{name} has images of {row.image_size} px; only up to {LARGEST_CACHED} px are decoded at once. "
+            "Training reads it undecoded: train/pretrain.py RECIPE --data FOLDER"
+        )
     own = str(data).startswith(FOLDER)
     if own:
         data = str(data).removeprefix(FOLDER)

@@ -189,9 +189,14 @@ def checked_weights(folder: Path, card: Card) -> Path:
 def keep(folder: Path, *, force: bool = False) -> Path:
     """Copy a verified model into `$ZOO_HOME/models/NAME`, from where its name loads it. Returns that folder.
 
-    Raises NoWeights, CorruptFile (also when the run saves while it is copied), ZooError if the name is kept already.
+    Raises NoWeights, CorruptFile (also when the run saves while it is copied), ZooError if the name is kept already, or
+    is a repository of plain timm.
     """
     card = read_card(folder)
+    if card.foreign:
+        raise ZooError(
+            f"{card.name} is no name of this zoo; once fetched it is kept as it is: zoo.load('hf://{card.name}')"
+        )
     weights = checked_weights(folder, card)
     target = zoo_home() / "models" / card.name
     if target.exists() and not force:

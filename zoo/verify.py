@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from zoo.encoder import Encoder, load_encoder
-from zoo.errors import CorruptFile, NoWeights, Unreachable, ZooError
+from zoo.errors import CorruptFile, NoWeights, Unreachable, needs
 from zoo.files import new_file
 from zoo.store import GOLDEN, locate, onnx_file, read_card
 
@@ -88,10 +88,8 @@ def gap(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _by_onnx(path: Path, pixels: np.ndarray) -> np.ndarray:
-    try:
+    with needs("serve"):
         import onnxruntime
-    except ImportError as error:
-        raise ZooError(f"{path} needs onnxruntime: pip install 'contrastive-zoo[serve]'") from error
     try:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a dozen unrelated classes for a file it cannot read

@@ -14,7 +14,7 @@ from zoo.backbone import Backbone, transformer_arguments
 
 
 def transformer(row: Backbone, *, image_size: int) -> nn.Module:
-    """A fresh network (B, 3, image_size, image_size) -> (B, D) of the row. Raises ValueError for other image sizes."""
+    """A fresh network (B, 3, image_size, image_size) -> (B, D) of the row. Raises BadNumber for an unfit image_size."""
     return timm.create_model(row.architecture, num_classes=0, **transformer_arguments(row, image_size=image_size))
 
 
