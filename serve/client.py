@@ -147,6 +147,7 @@ def _error(answer: httpx.Response) -> dict[str, Any]:
 
 
 def _content(picture: Picture) -> bytes:
+    """The encoded file."""
     return picture if isinstance(picture, bytes) else Path(picture).read_bytes()
 
 

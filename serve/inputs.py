@@ -76,16 +76,21 @@ def _parquet(system: fs.FileSystem, path: str) -> tuple[pq.ParquetFile, str]:
         raise BadData(f"{path}: not a sound Parquet file ({error}). Make or fetch it again") from error
     kinds = {field.name: field.type for field in file.schema_arrow}
     for column in COLUMNS:
-        kind = kinds.get(column)
-        if kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-            kind = kind.field("bytes").type
-        if kind is not None and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        if column in kinds and _holds_files(kinds[column]):
             return file, column
     held = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
     raise BadData(f"{path}: no column {' or '.join(COLUMNS)} of encoded images; it has {held}")
 
 
+def _holds_files(kind: pa.DataType) -> bool:
+    """Whether a cell is bytes, or a struct that has `bytes`."""
+    if pa.types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 and _holds_files(kind.field("bytes").type)
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
 def _parquet_images(system: fs.FileSystem, path: str, name: str, group: int) -> Iterator[Encoded]:
+    """The images of one row group, their ids with the place among all rows."""
     file, column = _parquet(system, path)
     first = sum(file.metadata.row_group(each).num_rows for each in range(group))
     for place, value in enumerate(file.read_row_group(group, columns=[column])[column].to_pylist(), first):

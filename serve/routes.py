@@ -82,6 +82,7 @@ def _as_param(name: str) -> Iterator[None]:
 
 
 async def _json(request: Request) -> bytes:
+    """The body of a request that says it is JSON; not parsed yet. Raises Refused (415)."""
     kind = _content_type(request)
     if kind != "application/json":
         raise Refused(415, f"content type {kind!r}; {request.url.path} reads application/json")
@@ -100,6 +101,7 @@ async def _images(request: Request) -> list[bytes]:
 
 
 async def _form_images(request: Request) -> list[bytes]:
+    """The files of a form, all of them named `images`. Raises Refused (400, or 413 for too many)."""
     images = []
     try:
         async with request.form(max_files=MAX_IMAGES, max_fields=MAX_IMAGES) as form:
