@@ -1,9 +1,11 @@
 """What a training shows: alarms that name the culprit, and one page at the end."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -85,25 +87,31 @@ def test_the_report_opens_in_a_browser_and_shows_all_of_the_run(momentum_run, tm
     card = read_card(momentum_run)
     with opened((momentum_run / "report.html").as_uri(), tmp_path / "profile") as page:
         page.wait_for("document.readyState === 'complete' && document.title === 'mocov3-r20-digits'")
-        figures = (
-            "[...document.querySelectorAll('figure svg')].filter((svg) => svg.getBoundingClientRect().width > 300)"
-        )
-        plots = page.run(f"{figures}.map((svg) => svg.textContent)")
+        large = "(svg) => svg.getBoundingClientRect().width > 300"
+        svgs = f"[...document.querySelectorAll('figure svg')].filter({large})"
+        plots = page.run(f"{svgs}.map((svg) => svg.textContent)")
         (image,) = page.run("[...document.images].map((image) => [image.naturalWidth, image.naturalHeight])")
         cells = "(tr) => [...tr.cells].map((cell) => cell.textContent)"
         rows = dict(page.run(f"[...document.querySelectorAll('tr')].map({cells})"))
         fetched = page.run("performance.getEntriesByType('resource').map((entry) => entry.name)")
-    for title in ("Loss in nats", "Learning rate", "Momentum of the key encoder", "k-NN accuracy", "Gradient norm",
-                  "Pretext accuracy", "Spread of unit", "Effective rank", "Spectrum", "Online linear probe"):  # fmt: skip
+    titles = ["Loss in nats", "Learning rate", "Momentum of the key encoder", "k-NN accuracy", "Online linear probe"]
+    titles += ["Pretext accuracy", "Gradient norm", "Spread of unit", "Effective rank", "Spectrum at the end"]
+    for title in titles:
         assert sum(title in plot for plot in plots) == 1, title
-    assert len(plots) == 10
+    assert len(plots) == len(titles)
     assert "floor" in next(plot for plot in plots if "Loss in nats" in plot)
     assert image == [16 * 8, 2 * 8]  # two views of 16 images
     assert float(rows["seconds"]) == card.training["seconds"] > 0
     assert json.loads(rows["view1"]) == card.recipe["view1"]
     assert float(rows["temperature"]) == card.recipe["temperature"]
-    assert rows["torch"] == torch.__version__
+    assert rows["torch"] == card.training["versions"]["torch"] == version("torch")
     assert all(name.startswith("data:") for name in fetched)
+
+
+def test_every_look_logs_the_momentum_of_the_key_encoder(momentum_run):
+    """MoCo v3, section 4: from 0.99 to 1 by half a cosine; here after 1, 4 and 8 updates of 8."""
+    found = [line["key_momentum"] for line in read_log(momentum_run)]
+    assert found == pytest.approx([1 - 0.01 * (1 + math.cos(math.pi * done / 8)) / 2 for done in (1, 4, 8)])
 
 
 def test_every_epoch_logs_the_features_and_every_look_the_gradients_of_all_steps_since_the_last(run):

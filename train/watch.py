@@ -76,6 +76,8 @@ class Watch:
     def look(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float) -> None:
         """Log the numbers after `done` updates; at the end of an epoch look at the features, too."""
         numbers = {"loss": loss.item(), "learning_rate": learning_rate, "epoch": epoch} | self._every.look()
+        momentum = self._method.key_momentum_at(done / self._total)
+        numbers |= {} if momentum is None else {"key_momentum": momentum}
         self._solved = numbers.get("pretext_accuracy", 0.0)
         self._bar.set_description_str(self._description(numbers["loss"], learning_rate))
         if epoch.is_integer():

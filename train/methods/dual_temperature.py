@@ -78,6 +78,9 @@ class SimMoCo(MomentumMethod):
         accuracy = losses.pretext_accuracy(rows[0], rows[1])
         return Step(torch.stack(directions).mean(), seen={"pretext_accuracy": accuracy})
 
+    def key_momentum_at(self, progress: float) -> float:
+        return self.key_momentum
+
     def after_step(self, step: Step, progress: float) -> None:
         self.follow(self.key_momentum)
 

@@ -63,9 +63,12 @@ class MoCoV3(Method):
         loss = losses.mocov3(q1, k1, q2, k2, temperature=self.temperature)
         return Step(loss, seen={"pretext_accuracy": losses.pretext_accuracy(q1, k2)})
 
+    def key_momentum_at(self, progress: float) -> float:
+        return cosine_between(progress, start=self.key_momentum, end=1.0)
+
     def after_step(self, step: Step, progress: float) -> None:
-        momentum = cosine_between(progress, start=self.key_momentum, end=1.0)
-        ema_update(self.key_encoder, nn.Sequential(self.encoder, self.projector), momentum)
+        query_encoder = nn.Sequential(self.encoder, self.projector)
+        ema_update(self.key_encoder, query_encoder, self.key_momentum_at(progress))
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.mocov3_range(batch_size, temperature=self.temperature))
