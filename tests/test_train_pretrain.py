@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -246,13 +247,13 @@ def test_the_last_two_checkpoints_are_kept_and_a_half_written_one_is_never_read(
 
 
 def test_the_log_drops_what_will_come_again_and_a_line_cut_short(tmp_path):
-    with RunLog(tmp_path, step=0) as log:
+    with closing(RunLog(tmp_path, step=0)) as log:
         for step in (10, 20, 30):
             log.write(step, loss=1.0 / step)
     with (tmp_path / "log.jsonl").open("a") as file:
         file.write('{"step": 40, "lo')
     assert [line["step"] for line in read_log(tmp_path)] == [10, 20, 30]
-    with RunLog(tmp_path, step=20) as log:
+    with closing(RunLog(tmp_path, step=20)) as log:
         log.write(30, loss=0.5)
     assert [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [
         {"step": 10, "loss": 0.1},

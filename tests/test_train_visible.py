@@ -1,15 +1,17 @@
 """What a training shows: alarms that name the culprit, and one page at the end."""
 
+import json
+import math
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from browser import CHROMIUM, opened
 from safetensors.torch import load_file
 
 from train.batches import say_what_is_skipped
@@ -23,6 +25,7 @@ from train.watch import Watch
 from zoo.encoder import new_encoder
 from zoo.errors import ZooError
 from zoo.split import open_split
+from zoo.store import read_card
 
 SMALL = {"batch_size": 32, "epochs": 2, "warmup_epochs": 1}
 
@@ -68,15 +71,47 @@ def test_the_report_is_one_file_with_curves_views_recipe_and_versions(run):
         assert entry in text
 
 
-def test_the_report_opens_in_a_browser(run, tmp_path):
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
-    browser = next((path for path in map(shutil.which, names) if path), None)
-    if browser is None:
-        pytest.skip("no Chromium on this machine")
-    words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
-    done = subprocess.run([*words, (run / "report.html").as_uri()], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("<svg") == 9
+@pytest.fixture(scope="module")
+def momentum_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = replace(
+        find_recipe("mocov3-r18-cifar100"), name="mocov3-r20-digits", **SMALL | {"hidden": 16, "projection": 8}
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.run_folder.find_recipe", lambda _: recipe)  # nobody publishes MoCo v3 on digits
+        return pretrain(recipe, out=tmp_path_factory.mktemp("momentum") / "run", limit=128, knn_every=1)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # httpx-ws leaves its socket to the garbage collector
+def test_the_report_opens_in_a_browser_and_shows_all_of_the_run(momentum_run, tmp_path):
+    card = read_card(momentum_run)
+    with opened((momentum_run / "report.html").as_uri(), tmp_path / "profile") as page:
+        page.wait_for("document.readyState === 'complete' && document.title === 'mocov3-r20-digits'")
+        large = "(svg) => svg.getBoundingClientRect().width > 300"
+        svgs = f"[...document.querySelectorAll('figure svg')].filter({large})"
+        plots = page.run(f"{svgs}.map((svg) => svg.textContent)")
+        (image,) = page.run("[...document.images].map((image) => [image.naturalWidth, image.naturalHeight])")
+        cells = "(tr) => [...tr.cells].map((cell) => cell.textContent)"
+        rows = dict(page.run(f"[...document.querySelectorAll('tr')].map({cells})"))
+        fetched = page.run("performance.getEntriesByType('resource').map((entry) => entry.name)")
+    titles = ["Loss in nats", "Learning rate", "Momentum of the key encoder", "k-NN accuracy", "Online linear probe"]
+    titles += ["Pretext accuracy", "Gradient norm", "Spread of unit", "Effective rank", "Spectrum at the end"]
+    for title in titles:
+        assert sum(title in plot for plot in plots) == 1, title
+    assert len(plots) == len(titles)
+    assert "floor" in next(plot for plot in plots if "Loss in nats" in plot)
+    assert image == [16 * 8, 2 * 8]  # two views of 16 images
+    assert float(rows["seconds"]) == card.training["seconds"] > 0
+    assert json.loads(rows["view1"]) == card.recipe["view1"]
+    assert float(rows["temperature"]) == card.recipe["temperature"]
+    assert rows["torch"] == card.training["versions"]["torch"] == version("torch")
+    assert all(name.startswith("data:") for name in fetched)
+
+
+def test_every_look_logs_the_momentum_of_the_key_encoder(momentum_run):
+    """MoCo v3, section 4: from 0.99 to 1 by half a cosine; here after 1, 4 and 8 updates of 8."""
+    found = [line["key_momentum"] for line in read_log(momentum_run)]
+    assert found == pytest.approx([1 - 0.01 * (1 + math.cos(math.pi * done / 8)) / 2 for done in (1, 4, 8)])
 
 
 def test_every_epoch_logs_the_features_and_every_look_the_gradients_of_all_steps_since_the_last(run):

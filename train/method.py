@@ -64,5 +64,9 @@ class Method(nn.Module, ABC):
         """What to tell once before training on that many images, batch_size an update: warnings say what to do."""
         return []
 
+    def key_momentum_at(self, progress: float) -> float | None:
+        """m, [0, 1], with which a momentum encoder follows at `progress`, for the log; None where there is none."""
+        return None
+
     def after_step(self, step: Step, progress: float) -> None:
         """Move momentum encoders and queues, once per optimiser update; progress in [0, 1] of the training."""

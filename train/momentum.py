@@ -1,11 +1,13 @@
 """What MoCo, MoCo v3 and SimMoCo share: queries of an encoder that learns, keys of one that follows by momentum."""
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor, nn
 
 from train.batchnorm import ShuffledKeys
 from train.ema import ema_copy, ema_update
-from train.method import Method
+from train.method import Method, Step
 from zoo.encoder import Encoder
 
 
@@ -37,6 +39,11 @@ class MomentumMethod(Method):
         forth = self.query(view1), self.key(view2)
         return (*forth, self.query(view2), self.key(view1)) if self.symmetric else forth
 
-    def follow(self, key_momentum: float) -> None:
+    @abstractmethod
+    def key_momentum_at(self, progress: float) -> float:
+        """m, [0, 1], at `progress` in [0, 1] of the training."""
+
+    def after_step(self, step: Step, progress: float) -> None:
         """key <- m key + (1 - m) query, He et al. 2020, equation 2."""
-        ema_update(self.key_encoder, nn.Sequential(self.encoder, self.projector), key_momentum)
+        momentum = self.key_momentum_at(progress)
+        ema_update(self.key_encoder, nn.Sequential(self.encoder, self.projector), momentum)

@@ -15,6 +15,7 @@ from eval.knn import knn_predict
 from eval.metrics import accuracy
 from train.method import Method
 from zoo.encoder import Encoder
+from zoo.errors import ZooError
 from zoo.files import new_file
 from zoo.split import Split
 
@@ -161,3 +162,19 @@ def save_batch(folder: Path, view1: Tensor, view2: Tensor, step: int) -> Path:
         views = {"view1": view1, "view2": view2}
         save_file({name: view.detach().cpu().contiguous() for name, view in views.items()}, aside)
     return path
+
+
+def check_finite(loss: Tensor, done: int, method: Method, view1: Tensor, view2: Tensor, folder: Path | None) -> None:
+    """Raises ZooError if the loss is not finite; names what broke and, given a folder, saves the batch there.
+
+    Every process asks after the same steps and has the same loss, so none is left waiting for another.
+    """
+    value = loss.item()
+    if math.isfinite(value):
+        return
+    bad = first_bad_tensor(method, view1, view2)
+    where = f" The batch is in {save_batch(folder, view1, view2, done)}." if folder else ""
+    raise ZooError(
+        f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}.{where} The checkpoints "
+        "hold the last good state. Start again with a lower --learning-rate, a longer --warmup-epochs, another --out"
+    )

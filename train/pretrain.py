@@ -6,11 +6,8 @@ Everything random is a function of (seed, step), so the same command, run again 
 checkpoint to the same weights (on CPU: bit for bit).
 """
 
-import math
 import sys
-import time
 from contextlib import closing, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,23 +21,22 @@ with needs("train", command=__name__ == "__main__"):
     from torch import Tensor
 
 from train.batches import batches, open_images, share_of, steps_in_epoch
-from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
 from train.gradcache import cached_backward
 from train.method import Method, Step
-from train.monitor import first_bad_tensor, save_batch
+from train.monitor import check_finite
 from train.optim import make_optimizer
-from train.probe import probe_beside
+from train.probe import OnlineProbe, probe_beside
 from train.recipe import Recipe, find_recipe, recipes
-from train.run_folder import holds_weights_of, only_run_in, run_card, same_run, same_step_everywhere
+from train.run_folder import KeptRun, only_run_in, resume, run_settings
 from train.stopping import EXIT_CODE, stop_requests
 from train.views import Views
 from train.watch import Watch
-from zoo.encoder import new_encoder, save_encoder, save_head
-from zoo.energy import EnergyMeter
+from zoo.encoder import new_encoder
 from zoo.names import parse_name
+from zoo.shards import Shards
+from zoo.split import Split
 
 LOG_EVERY = 10  # steps between looks at the loss, each of which waits for the device
-SAVE_EVERY = 60  # seconds of training that a kill may cost where an epoch is longer
 
 
 def pretrain(
@@ -72,92 +68,52 @@ def pretrain(
     main, device = accelerator.is_main_process, accelerator.device
     folder = out or Path("runs", recipe.name)
     images = open_images(parse_name(recipe.name).dataset, data, stream=stream, limit=limit)
-    steps_per_epoch = steps_in_epoch(len(images), recipe.batch_size, world)
+    batch_size, steps_per_epoch = recipe.batch_size, steps_in_epoch(len(images), recipe.batch_size, world)
     total = recipe.epochs * steps_per_epoch
-
-    torch.manual_seed(recipe.seed)
-    encoder = new_encoder(recipe.name)
-    method = recipe.method(encoder)
-    method.prepare(len(images))
-    probe = probe_beside(method, images)
-    method = method.to(device).to(memory_format=torch.channels_last)
-    optimizer = make_optimizer(
-        recipe.optimizer,
-        method,
-        lr=recipe.peak_learning_rate,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-    )
-    views = Views(
-        recipe.view1,
-        recipe.view2,
-        size=lambda step: recipe.size_at(step / steps_per_epoch, encoder.image_size),
-        seed=recipe.seed,
-    )
+    method, probe, optimizer = _untrained(recipe, images, device)
+    views = _views(recipe, method.encoder.image_size, steps_per_epoch)
 
     with only_run_in(folder, main=main):
-        data_read = {"images": len(images), "data": images.sha256}
-        process = {"recipe": recipe.name, "precision": accelerator.mixed_precision, "chunk": chunk}
-        process["processes"] = world  # each has batch statistics of its own
-        progress = Progress(0, 0.0, recipe.numbers() | data_read | process, joules=0.0)
-        checkpoint = last_checkpoint(folder / "checkpoints")
-        if checkpoint:
-            progress = same_run(read_progress(checkpoint), progress, folder)
-            load_checkpoint(checkpoint, method, optimizer)
-        same_step_everywhere(progress.step, folder)
+        progress = resume(folder, method, optimizer, run_settings(recipe, images, accelerator, chunk=chunk))
+        kept = KeptRun(folder, recipe, method, optimizer, accelerator, progress=progress, total=total)
+        if main:
+            kept.write_lost_weights()
         if compile:
             method.compile()
         model, optimizer = accelerator.prepare(method, optimizer)
-        started, energy = time.monotonic() - progress.seconds, EnergyMeter(progress.joules)
-        saved, stopping = time.monotonic(), False
-        loader = batches(
-            images,
-            views,
-            first=progress.step,
-            last=total,
-            batch_size=recipe.batch_size,
-            rank=rank,
-            world=world,
-            workers=workers,
-        )
-        watch_me: Any = {"step": progress.step, "total": total, "knn_every": knn_every, "probe": probe, "data": data}
+        first, stopping = progress.step, False
+        share: Any = {"batch_size": batch_size, "rank": rank, "world": world, "workers": workers}
+        loader = batches(images, views, first=first, last=total, **share)
+        seen_from: Any = {"step": first, "total": total, "knn_every": knn_every, "probe": probe, "data": data}
         with (
-            Watch(folder, recipe, method, images, **watch_me) if main else nullcontext() as watch,
+            Watch(folder, recipe, method, images, **seen_from) if main else nullcontext() as watch,
             stop_requests() as stop_asked,
             closing(loader),
         ):
-            if main and progress.step == total and not holds_weights_of(folder, total):
-                save_encoder(method.encoder, folder, run_card(recipe, progress, steps_per_epoch, accelerator))
-            for step, pixels in enumerate(loader, progress.step):
-                learning_rate = _set_learning_rate(optimizer, recipe, step / steps_per_epoch)
-                view1, view2 = views(_on(device, pixels), step, rank, world)
-                rows = share_of(images, step, recipe.batch_size, recipe.seed, rank=0, world=1)  # of all processes
-                method.before_step(torch.from_numpy(rows).to(device))
-                outcome = _backward(accelerator, model, method, view1, view2, chunk)
+            for step, pixels in enumerate(loader, first):
                 done, epoch = step + 1, (step + 1) / steps_per_epoch
                 look = done % LOG_EVERY == 0 or epoch.is_integer() or done == 1
+                learning_rate = _set_learning_rate(optimizer, recipe, step / steps_per_epoch)
+
+                view1, view2 = views(_on(device, pixels), step, rank, world)  # aug(x), twice
+                rows = share_of(images, step, batch_size, recipe.seed, rank=0, world=1)  # of all processes
+                method.before_step(torch.from_numpy(rows).to(device))
+                outcome = _backward(accelerator, model, method, view1, view2, chunk)  # queries, keys, loss, gradients
                 if watch:
                     watch.step(outcome)
                 if look or device.type == "cpu":  # elsewhere the question would wait for the device
-                    _check_finite(outcome.loss, done, method, view1, view2, folder if main else None)
+                    check_finite(outcome.loss, done, method, view1, view2, folder if main else None)
                 optimizer.step()
                 optimizer.zero_grad()
-                method.after_step(outcome, done / total)
+                method.after_step(outcome, done / total)  # momentum update of the key encoder; enqueue, dequeue
                 if probe:
                     probe.learn(rows, rate=learning_rate / (recipe.peak_learning_rate or 1), chunk=chunk or len(view1))
 
+                if watch and look:
+                    watch.look(done, epoch, loss=outcome.loss, learning_rate=learning_rate)
                 stopping = stop_asked()
-                if watch:
-                    watch.bar.update()
-                    if look:
-                        watch.look(done, epoch, loss=outcome.loss, learning_rate=learning_rate)
-                    if epoch.is_integer() or stopping or time.monotonic() - saved > SAVE_EVERY:
-                        saved = time.monotonic()
-                        progress = replace(progress, step=done, seconds=saved - started, joules=energy.joules())
-                        card = run_card(recipe, progress, steps_per_epoch, accelerator)
-                        save_head(method, folder, save_encoder(method.encoder, folder, card))
-                        # The checkpoint comes last: a kill before it repeats some steps and loses nothing.
-                        save_checkpoint(folder / "checkpoints", method, optimizer, progress)
+                if main and (stopping or kept.is_due(done)):
+                    kept.save(done)
                 if stopping:
                     break
             if watch and not stopping:
@@ -178,6 +134,28 @@ def _refuse_accumulation(accelerator: Accelerator) -> None:
             f"gradient accumulation over {n} batches does not enlarge the negatives: each would be contrasted with "
             "itself alone. Leave it at 1; a larger --batch-size with --chunk fits the memory and keeps the loss"
         )
+
+
+def _untrained(
+    recipe: Recipe, images: Split | Shards, device: torch.device
+) -> tuple[Method, OnlineProbe | None, torch.optim.Optimizer]:
+    """The recipe's method on the device, as its seed makes it, the probe that learns beside it, and its optimiser."""
+    torch.manual_seed(recipe.seed)
+    method = recipe.method(new_encoder(recipe.name))
+    method.prepare(len(images))
+    probe = probe_beside(method, images)
+    method = method.to(device).to(memory_format=torch.channels_last)
+    numbers = {"lr": recipe.peak_learning_rate, "momentum": recipe.momentum, "weight_decay": recipe.weight_decay}
+    return method, probe, make_optimizer(recipe.optimizer, method, **numbers)
+
+
+def _views(recipe: Recipe, image_size: int, steps_per_epoch: int) -> Views:
+    """The recipe's two views, whose size may grow with the epochs."""
+
+    def size(step: int) -> int:
+        return recipe.size_at(step / steps_per_epoch, image_size)
+
+    return Views(recipe.view1, recipe.view2, size=size, seed=recipe.seed)
 
 
 def _on(device: torch.device, pixels: Tensor) -> Tensor:
@@ -204,22 +182,6 @@ def _set_learning_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, epoch: 
     for group in optimizer.param_groups:
         group["lr"] = rate
     return rate
-
-
-def _check_finite(loss: Tensor, done: int, method: Method, view1: Tensor, view2: Tensor, folder: Path | None) -> None:
-    """Raises ZooError if the loss is not finite; names what broke and, given a folder, saves the batch there.
-
-    Every process asks after the same steps and has the same loss, so none is left waiting for another.
-    """
-    value = loss.item()
-    if math.isfinite(value):
-        return
-    bad = first_bad_tensor(method, view1, view2)
-    where = f" The batch is in {save_batch(folder, view1, view2, done)}." if folder else ""
-    raise ZooError(
-        f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}.{where} The checkpoints "
-        "hold the last good state. Start again with a lower --learning-rate, a longer --warmup-epochs, another --out"
-    )
 
 
 def main() -> None:

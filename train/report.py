@@ -98,6 +98,7 @@ def _spectrum(seen: Spectrum) -> str:
 
 
 def _svg(title: str, draw: Any) -> str:
+    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2, 3.2))
@@ -106,7 +107,8 @@ def _svg(title: str, draw: Any) -> str:
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
     out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
+    with mpl.rc_context({"svg.fonttype": "none"}):  # words stay words: to be found, copied, read aloud
+        figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :]  # without the XML prologue, which HTML does not know
 

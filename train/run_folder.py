@@ -1,24 +1,35 @@
-"""A run's folder: one training at a time, always of the same numbers, and the card that tells of it."""
+"""A run's folder: one training at a time, always of the same numbers; its checkpoints, its encoder and the card."""
 
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, final
 
 import torch.distributed as dist
 from accelerate import Accelerator
+from torch.optim import Optimizer
 
-from train.checkpoint import Progress
+from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
+from train.method import Method
 from train.recipe import Recipe, differences, find_recipe
 from zoo.card import Card
-from zoo.encoder import accelerator_name
+from zoo.encoder import accelerator_name, save_encoder, save_head
+from zoo.energy import EnergyMeter
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.provenance import command, hardware, today, versions
+from zoo.shards import Shards
+from zoo.split import Split
 from zoo.store import checked_weights, read_card
 
 # Files that a kill left half-written, under names that nothing reads.
 LEFT_BEHIND = (".card.json.*", ".*.safetensors.*", ".log.jsonl.*", "checkpoints/.step-*")
+
+
+SAVE_EVERY = 60  # seconds of training that a kill may cost where an epoch is longer
+WORTH_SAVING = 20  # times as long as saving took last: until then it waits, so it costs a twentieth of the time
 
 
 @contextmanager
@@ -35,6 +46,74 @@ def only_run_in(folder: Path, *, main: bool) -> Iterator[None]:
                 for path in folder.glob(pattern):
                     path.unlink()
         yield
+
+
+def run_settings(recipe: Recipe, images: Split | Shards, accelerator: Accelerator, *, chunk: int) -> dict[str, Any]:
+    """What must not change between two starts of a run; each process has batch statistics of its own."""
+    data = {"images": len(images), "data": images.sha256}
+    process = {"precision": accelerator.mixed_precision, "chunk": chunk, "processes": accelerator.num_processes}
+    return recipe.numbers() | data | {"recipe": recipe.name} | process
+
+
+def resume(folder: Path, method: Method, optimizer: Optimizer, settings: dict[str, Any]) -> Progress:
+    """Bring a fresh method and optimiser to the last checkpoint's state, if there is one; how far that is.
+
+    Raises CorruptFile if it cannot be read, ZooError if it is of another run or not the same on all processes.
+    """
+    progress = Progress(0, 0.0, settings, joules=0.0)
+    checkpoint = last_checkpoint(folder / "checkpoints")
+    if checkpoint:
+        progress = same_run(read_progress(checkpoint), progress, folder)
+        load_checkpoint(checkpoint, method, optimizer)
+    same_step_everywhere(progress.step, folder)
+    return progress
+
+
+@final
+class KeptRun:
+    """A run as its folder keeps it: the state to go on from, and the encoder with its card."""
+
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        method: Method,
+        optimizer: Optimizer,
+        accelerator: Accelerator,
+        *,
+        progress: Progress,
+        total: int,
+    ) -> None:
+        """progress: where the run stands now. total: steps at its end."""
+        self._folder, self._recipe, self._accelerator = folder, recipe, accelerator
+        self._method, self._optimizer = method, optimizer
+        self._progress, self._total, self._steps_per_epoch = progress, total, total // recipe.epochs
+        self._energy = EnergyMeter(progress.joules)
+        self._saved, self._saving = time.monotonic(), 0.0  # when it began last, and for how many seconds
+
+    def write_lost_weights(self) -> None:
+        """Write the encoder of a run that has ended, if the folder no longer holds it."""
+        if self._progress.step == self._total and not holds_weights_of(self._folder, self._total):
+            self._write_encoder()
+
+    def is_due(self, done: int) -> bool:
+        """Whether to save after `done` updates: at the end, at an epoch's, each minute, if it is worth it."""
+        since = time.monotonic() - self._saved
+        pause = done % self._steps_per_epoch == 0 or since > SAVE_EVERY
+        return done == self._total or (pause and since > WORTH_SAVING * self._saving)
+
+    def save(self, done: int) -> None:
+        """Write encoder and card, then the checkpoint: a kill in between repeats some steps and loses nothing."""
+        now, before = time.monotonic(), self._progress
+        seconds = before.seconds + now - self._saved
+        self._progress = replace(before, step=done, seconds=seconds, joules=self._energy.joules())
+        self._write_encoder()
+        save_checkpoint(self._folder / "checkpoints", self._method, self._optimizer, self._progress)
+        self._saved, self._saving = now, time.monotonic() - now
+
+    def _write_encoder(self) -> None:
+        card = run_card(self._recipe, self._progress, self._steps_per_epoch, self._accelerator)
+        save_head(self._method, self._folder, save_encoder(self._method.encoder, self._folder, card))
 
 
 def same_run(found: Progress, mine: Progress, folder: Path) -> Progress:

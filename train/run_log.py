@@ -34,10 +34,8 @@ class RunLog:
         if self._wandb:
             self._wandb.log(numbers, step=step)
 
-    def __enter__(self) -> "RunLog":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Write out what the boards still hold."""
         self._file.close()
         self._board.close()
         if self._wandb:

@@ -56,27 +56,30 @@ class Watch:
         self._every, self._solved = EveryStep(), 0.0
         self._log = RunLog(folder, step=step)
         self._best_knn = max((line.get("knn_held_out", 0.0) for line in read_log(folder)), default=0.0)
-        self.bar = tqdm(total=total, initial=step, unit=" steps", dynamic_ncols=True)
+        self._bar = tqdm(total=total, initial=step, unit=" steps", dynamic_ncols=True)
 
     def __enter__(self) -> "Watch":
         self._tell_skipped()
         for line in self._method.remarks(len(self._images), self._recipe.batch_size):
-            self.bar.write(line)
+            self._bar.write(line)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.close()
-        self._log.__exit__()
+        self._bar.close()
+        self._log.close()
 
     def step(self, outcome: Step) -> None:
-        """Note every step's own numbers and the gradient norms, without waiting for the device."""
+        """Note every step's own numbers and the gradient norms, and move the bar, without waiting for the device."""
         self._every.add({**outcome.seen, **gradient_norms(self._method)})
+        self._bar.update()
 
     def look(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float) -> None:
         """Log the numbers after `done` updates; at the end of an epoch look at the features, too."""
         numbers = {"loss": loss.item(), "learning_rate": learning_rate, "epoch": epoch} | self._every.look()
+        momentum = self._method.key_momentum_at(done / self._total)
+        numbers |= {} if momentum is None else {"key_momentum": momentum}
         self._solved = numbers.get("pretext_accuracy", 0.0)
-        self.bar.set_description_str(self._description(numbers["loss"], learning_rate))
+        self._bar.set_description_str(self._description(numbers["loss"], learning_rate))
         if epoch.is_integer():
             numbers |= self._features()
             if self._knn_every and (epoch % self._knn_every == 0 or done == self._total):
@@ -103,7 +106,7 @@ class Watch:
     def _description(self, loss: float, learning_rate: float) -> str:
         """`loss 4.101 (start 5.545, floor 0.993)  lr 0.0300  812 images/s`, before the bar."""
         start, floor = self._method.loss_range(self._recipe.batch_size)
-        speed = (self.bar.format_dict["rate"] or 0) * self._recipe.batch_size
+        speed = (self._bar.format_dict["rate"] or 0) * self._recipe.batch_size
         return f"loss {loss:.3f} (start {start:.3f}, floor {floor:.3f})  lr {learning_rate:.4f}  {speed:,.0f} images/s"
 
     def _features(self) -> dict[str, float]:
@@ -116,7 +119,7 @@ class Watch:
         if features is None:
             return {}
         value, unseen = online_knn(features), held_out_features(features)
-        self.bar.write(f"k-NN on held-out train images, k = 20: {100 * value:.2f} %")
+        self._bar.write(f"k-NN on held-out train images, k = 20: {100 * value:.2f} %")
         self._warn_once("leak", leak_warning(self._solved, value, self._best_knn, held_out=len(self._look_at) // 6))
         self._best_knn = max(self._best_knn, value)
         return {"knn_held_out": value} | ({"online_held_out": self._probe.accuracy(unseen)} if self._probe else {})
@@ -129,19 +132,19 @@ class Watch:
         try:
             test = open_split(self._images.dataset, "test", data=self._data)
         except (BadData, FileNotFoundError) as error:
-            self.bar.write(f"no test split for the online probe: {error}")
+            self._bar.write(f"no test split for the online probe: {error}")
             return {}
         value = self._probe.accuracy(extract(self._method.encoder, test))
-        self.bar.write(f"online linear probe on {len(test):,} test images: {100 * value:.2f} %")
+        self._bar.write(f"online linear probe on {len(test):,} test images: {100 * value:.2f} %")
         return {"online_test": value}
 
     def _warn_once(self, about: str, warning: str) -> None:
         if warning and about not in self._warned:
-            self.bar.write(f"warning: {warning}")
+            self._bar.write(f"warning: {warning}")
             self._warned.add(about)
 
     def _tell_skipped(self) -> None:
         line = say_what_is_skipped(self._images, self._said)
         if line:
-            self.bar.write(line)
+            self._bar.write(line)
             self._said = len(self._images.skipped)

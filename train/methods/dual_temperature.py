@@ -79,8 +79,8 @@ class SimMoCo(MomentumMethod):
         accuracy = losses.pretext_accuracy(rows[0], rows[1])
         return Step(torch.stack(directions).mean(), seen={"pretext_accuracy": accuracy})
 
-    def after_step(self, step: Step, progress: float) -> None:
-        self.follow(self.key_momentum)
+    def key_momentum_at(self, progress: float) -> float:
+        return self.key_momentum
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.dual_temperature_range(batch_size, **self.temperatures))

@@ -58,9 +58,12 @@ class MoCo(MomentumMethod):
         accuracy = losses.pretext_accuracy(queries[0], keys[0], self.queues[0].rows)
         return Step(torch.stack(directions).mean(), keys, {"pretext_accuracy": accuracy})
 
-    def after_step(self, step: Step, progress: float) -> None:
+    def key_momentum_at(self, progress: float) -> float:
         start, end = self.key_momentum
-        self.follow(cosine_between(progress, start=start, end=end))
+        return cosine_between(progress, start=start, end=end)
+
+    def after_step(self, step: Step, progress: float) -> None:
+        super().after_step(step, progress)
         for queue, keys in zip(self.queues, step.keys, strict=True):
             queue.enqueue(keys)  # type: ignore[operator]  # nn.ModuleList forgets of what it is a list
 

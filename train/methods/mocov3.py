@@ -51,8 +51,8 @@ class MoCoV3(MomentumMethod):
         loss = losses.mocov3(q1, k1, q2, k2, temperature=self.temperature)
         return Step(loss, seen={"pretext_accuracy": losses.pretext_accuracy(q1, k2)})
 
-    def after_step(self, step: Step, progress: float) -> None:
-        self.follow(cosine_between(progress, start=self.key_momentum, end=1.0))
+    def key_momentum_at(self, progress: float) -> float:
+        return cosine_between(progress, start=self.key_momentum, end=1.0)
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.mocov3_range(batch_size, temperature=self.temperature))
