@@ -153,7 +153,10 @@ def _measure(
 ) -> list[Row]:
     """All protocols of one encoder on one data set. Raises BadData if the encoder changes on the way."""
     bank, queries = features_of(contestant, source, group)
-    task = Task(contestant.encoder, source.train, source.test, bank, queries, source.classes, device, finetune_steps)
+    task = Task(
+        contestant.encoder, source.train, source.test, bank, queries, source.classes, device, finetune_steps,
+        source.metric,
+    )  # fmt: skip
     rows: list[Row] = []
     for name in protocols if group.rank == 0 else ():
         protocol = PROTOCOLS[name]

@@ -12,7 +12,7 @@ import torch
 from eval.cache import cached_features
 from eval.contestants import Contestant
 from eval.features import Features, extract
-from zoo.dataset import dataset_row
+from zoo.dataset import Metric, dataset_row
 from zoo.errors import BadData
 from zoo.split import Split, open_split
 
@@ -40,6 +40,11 @@ class Source:
     @property
     def sha256(self) -> tuple[str, str]:
         return self.train.sha256, self.test.sha256
+
+    @property
+    def metric(self) -> Metric:
+        """What the data set's papers report."""
+        return dataset_row(self.name).metric
 
 
 @dataclass(frozen=True)
