@@ -180,7 +180,7 @@ def test_a_data_set_whose_papers_report_the_mean_over_classes_is_measured_by_it_
     monkeypatch.setitem(DATASETS, "digits", row)
     options = {"max_train": 60, "max_test": 40, "finetune_steps": 1, "protocols": protocols, "out": tmp_path}
     rows = few("random:r20", **options)
-    labels = open_split("digits", "test").sample(40).labels
+    labels = open_source("digits", None, max_test=40).test.labels
     assert len(np.unique(np.bincount(labels))) > 1  # else it would be the accuracy
     for row in rows:
         expected = mean_per_class(Results(tmp_path).predictions(row), labels, classes=10)
