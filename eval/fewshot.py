@@ -7,7 +7,6 @@ import numpy as np
 from eval.features import Features
 from eval.intervals import spread
 from eval.linear import logistic_probe, refuse_one_class, standardised
-from eval.metrics import accuracy
 from eval.task import Outcome, Task
 
 SHOTS = (1, 5, 10, 25)  # images of each class
@@ -77,7 +76,7 @@ def _ridge(train: Features, queries: np.ndarray) -> np.ndarray:
 
 def _over_seeds(name: str, protocol: str, answers: list[np.ndarray], task: Task, facts: dict[str, Any]) -> Outcome:
     """Mean and standard deviation over the draws; the predictions kept are those of the first."""
-    by_seed = [accuracy(predicted, task.queries.labels) for predicted in answers]
+    by_seed = [task.grade(predicted)[0] for predicted in answers]
     mean, std = spread(by_seed)
     facts = facts | {"seeds": list(SEEDS), "by_seed": by_seed, "std": std}
-    return Outcome(name, protocol, "top-1 accuracy", mean, None, answers[0], facts)
+    return Outcome(name, protocol, task.metric, mean, None, answers[0], facts)

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from eval.features import labelled, resized
-from eval.intervals import wilson
 from eval.linear import held_out, refuse_one_class
 from eval.linear_sgd import cosine, image_batches
 from eval.metrics import accuracy
@@ -49,7 +48,7 @@ def finetune(task: Task) -> list[Outcome]:
     rate, decay = max(scores, key=scores.__getitem__)
     network = train(task, index, Schedule(rate, decay / rate, steps))
     predicted = answers(network, task.test, labelled(task.test), task)
-    value = accuracy(predicted, task.queries.labels)
+    value, ci95 = task.grade(predicted)
     facts = {
         "rate": rate,
         "decay": decay,
@@ -57,7 +56,7 @@ def finetune(task: Task) -> list[Outcome]:
         "held_out": {f"{r:g}, {d:g}": score for (r, d), score in scores.items()},
     }
     protocol = f"fine-tuning, {steps} steps of {BATCH} images, rate and decay chosen on 10 % of train"
-    return [Outcome("finetune", protocol, "top-1 accuracy", value, wilson(value, len(predicted)), predicted, facts)]
+    return [Outcome("finetune", protocol, task.metric, value, ci95, predicted, facts)]
 
 
 def train(task: Task, index: np.ndarray, schedule: Schedule, *, seed: int = 0) -> nn.Sequential:

@@ -11,7 +11,7 @@ from zoo.errors import BadData
 RESAMPLES = 1000
 
 
-def wilson(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(share: float, n: float, z: float = 1.959964) -> tuple[float, float]:
     """95 % confidence interval of a share of n trials (Wilson 1927)."""
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)

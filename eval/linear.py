@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from eval.features import Features
-from eval.intervals import wilson
 from eval.logistic import Line, fit_line, second_moment
 from eval.metrics import accuracy
 from eval.task import Outcome, Task
@@ -53,7 +52,7 @@ def ridge(task: Task) -> list[Outcome]:
 
 
 def _outcome(name: str, protocol: str, fit: Fit, task: Task) -> Outcome:
-    value = accuracy(fit.predicted, task.queries.labels)
+    value, ci95 = task.grade(fit.predicted)
     facts = {
         "penalty": fit.penalty,
         "grid_edge": fit.grid_edge,
@@ -61,8 +60,7 @@ def _outcome(name: str, protocol: str, fit: Fit, task: Task) -> Outcome:
         "converged": fit.converged,
         "held_out": {f"{penalty:.3g}": score for penalty, score in fit.held_out.items()},
     }
-    ci95 = wilson(value, len(task.queries))
-    return Outcome(name, protocol, "top-1 accuracy", value, ci95, fit.predicted, facts)
+    return Outcome(name, protocol, task.metric, value, ci95, fit.predicted, facts)
 
 
 def logistic_probe(

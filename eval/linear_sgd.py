@@ -10,9 +10,7 @@ from torch import Tensor
 
 from eval.augment import crop_and_mirror
 from eval.features import labelled, resized
-from eval.intervals import wilson
 from eval.linear import held_out, refuse_one_class
-from eval.metrics import accuracy
 from eval.task import Outcome, Task
 from zoo.encoder import Encoder
 from zoo.split import Split
@@ -107,8 +105,8 @@ def _chosen(name: str, protocol: str, heads: Heads, affine: "Affine", task: Task
 
 
 def _outcome(name: str, protocol: str, predicted: np.ndarray, task: Task, facts: dict[str, object]) -> Outcome:
-    value = accuracy(predicted, task.queries.labels)
-    return Outcome(name, protocol, "top-1 accuracy", value, wilson(value, len(task.queries)), predicted, facts)
+    value, ci95 = task.grade(predicted)
+    return Outcome(name, protocol, task.metric, value, ci95, predicted, facts)
 
 
 class Affine(NamedTuple):

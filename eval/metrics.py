@@ -1,6 +1,9 @@
-"""Classification metrics, all from one confusion matrix."""
+"""Classification metrics: from predicted classes, or, where an image has several classes, from scores."""
 
 import numpy as np
+
+from eval.intervals import wilson
+from zoo.dataset import Metric
 
 
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
@@ -9,8 +12,13 @@ def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
 
 
 def confusion(predicted: np.ndarray, labels: np.ndarray, *, classes: int) -> np.ndarray:
-    """(C, C) counts: a row for each true class, a column for each predicted one."""
-    return np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
+    """(C, C) counts: a row for each true class, a column for each predicted one.
+
+    One more column if some are predicted as no class (-1), as by a network that has diverged.
+    """
+    columns = classes + int((predicted < 0).any())
+    placed = np.where(predicted < 0, classes, predicted)
+    return np.bincount(labels * columns + placed, minlength=classes * columns).reshape(classes, columns)
 
 
 def per_class(matrix: np.ndarray) -> np.ndarray:
@@ -23,3 +31,19 @@ def per_class(matrix: np.ndarray) -> np.ndarray:
 def mean_per_class(predicted: np.ndarray, labels: np.ndarray, *, classes: int) -> float:
     """Accuracy averaged over the classes that have images; a class only ever predicted does not count."""
     return float(np.nanmean(per_class(confusion(predicted, labels, classes=classes))))
+
+
+def grade(
+    predicted: np.ndarray, labels: np.ndarray, *, metric: Metric, classes: int
+) -> tuple[float, tuple[float, float]]:
+    """The value of a data set's metric, [0, 1], and its 95 % interval (Wilson).
+
+    A mean over classes has the interval of as many images as would have its variance, were all classes equally hard:
+    C^2 / sum(1 / n_c), which is n where the classes are of one size.
+    """
+    if metric == "top-1 accuracy":
+        value = accuracy(predicted, labels)
+        return value, wilson(value, len(labels))
+    value, counts = mean_per_class(predicted, labels, classes=classes), np.bincount(labels)
+    counts = counts[counts > 0]
+    return value, wilson(value, len(counts) ** 2 / (1 / counts).sum())

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from eval.tables import Row, csv_text, markdown
+from eval.tables import COLUMNS, MORE_COLUMNS, Row, csv_text, markdown
 from zoo.errors import CorruptFile
 from zoo.files import write_bytes
+
+NEEDED = frozenset({"key", "encoder_sha256", "data_sha256", *COLUMNS, *MORE_COLUMNS}) - {"low", "high", "std"}
 
 
 class Results:
@@ -85,8 +87,11 @@ def read_rows(path: Path) -> list[Row]:
     """Rows written by `eval.score`. Raises CorruptFile."""
     try:
         rows = json.loads(path.read_text())
-        if not all(isinstance(row, dict) and "key" in row for row in rows):
+        if not all(isinstance(row, dict) for row in rows):
             raise ValueError("no list of rows")
+        missing = sorted(set().union(*(NEEDED - row.keys() for row in rows)))
+        if missing:
+            raise ValueError(f"{', '.join(missing)} missing; another version wrote it")
         return rows
     except (ValueError, TypeError) as error:
         raise CorruptFile(f"{path}: not results ({error}). Delete it, and measure again") from error

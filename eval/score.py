@@ -58,14 +58,14 @@ class Protocol:
 
 PROTOCOLS: dict[str, Protocol] = {
     "knn": Protocol(knn, 1),
-    "linear": Protocol(linear, 2),
-    "linear-sgd": Protocol(linear_sgd, 2),
-    "linear-augmented": Protocol(linear_augmented, 1, trains_on_images=True),
-    "linear-moco": Protocol(linear_moco, 1, trains_on_images=True),
-    "ridge": Protocol(ridge, 1),
-    "fewshot": Protocol(fewshot, 1),
-    "labels": Protocol(labels, 2),
-    "finetune": Protocol(finetune, 1, trains_on_images=True),
+    "linear": Protocol(linear, 3),
+    "linear-sgd": Protocol(linear_sgd, 3),
+    "linear-augmented": Protocol(linear_augmented, 2, trains_on_images=True),
+    "linear-moco": Protocol(linear_moco, 2, trains_on_images=True),
+    "ridge": Protocol(ridge, 2),
+    "fewshot": Protocol(fewshot, 2),
+    "labels": Protocol(labels, 3),
+    "finetune": Protocol(finetune, 2, trains_on_images=True),
     "retrieval": Protocol(retrieval, 1),
     "geometry": Protocol(geometry, 1),
 }
@@ -153,7 +153,10 @@ def _measure(
 ) -> list[Row]:
     """All protocols of one encoder on one data set. Raises BadData if the encoder changes on the way."""
     bank, queries = features_of(contestant, source, group)
-    task = Task(contestant.encoder, source.train, source.test, bank, queries, source.classes, device, finetune_steps)
+    task = Task(
+        contestant.encoder, source.train, source.test, bank, queries, source.classes, device, finetune_steps,
+        source.metric,
+    )  # fmt: skip
     rows: list[Row] = []
     for name in protocols if group.rank == 0 else ():
         protocol = PROTOCOLS[name]

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from eval.cache import cached_features
 from eval.contestants import Contestant
 from eval.features import Features, extract
-from zoo.dataset import dataset_row
+from zoo.dataset import Metric, dataset_row
 from zoo.errors import BadData
 from zoo.split import Split, open_split
 
@@ -40,6 +40,11 @@ class Source:
     @property
     def sha256(self) -> tuple[str, str]:
         return self.train.sha256, self.test.sha256
+
+    @property
+    def metric(self) -> Metric:
+        """What the data set's papers report."""
+        return dataset_row(self.name).metric
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
     if train.classes != test.classes:
         only = sorted(set(train.classes) ^ set(test.classes)) or "the order"
         raise BadData(f"{name}: train and test do not have the same classes; different: {only}")
-    train, test = train.sample(max_train), test.sample(max_test)
+    train, test = in_one_order(train.sample(max_train)), in_one_order(test.sample(max_test))
     counts = Counts(
         skipped=len(train.skipped) + len(test.skipped),
         unlabelled=int((train.labels < 0).sum() + (test.labels < 0).sum()),
@@ -86,6 +91,14 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
     return Source(name, train, test, dataset_row(name).classes, counts)
 
 
+def in_one_order(split: Split) -> Split:
+    """The images by their hashes, so that nothing drawn from them depends on the order they came in."""
+    first, second = np.frombuffer(b"".join(map(_digest, split.pixels)), ">u8").reshape(-1, 2).T
+    order = np.lexsort((split.labels, second, first))
+    digest = hashlib.sha256(f"{split.sha256} in the order of hashes".encode()).hexdigest()
+    return replace(split, pixels=split.pixels[order], labels=split.labels[order], sha256=digest)
+
+
 def duplicates(train: Split, test: Split) -> int:
     """How many test images are in train, pixel for pixel."""
     known = {_digest(image) for image in train.pixels}
@@ -96,16 +109,22 @@ def _digest(image: np.ndarray) -> bytes:
     return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
 
 
-def features_of(contestant: Contestant, source: Source, group: Processes) -> tuple[Features, Features]:
+def features_of(
+    contestant: Contestant, source: Source, group: Processes, *, batch_size: int = 256
+) -> tuple[Features, Features]:
     """Features of train and test; a network's are cached on disk, pixels are features already."""
     if not contestant.sha256:
-        return extract(contestant.encoder, source.train), extract(contestant.encoder, source.test)
+        bank, queries = (
+            extract(contestant.encoder, part, batch_size=batch_size) for part in (source.train, source.test)
+        )
+        return bank, queries
     bank, queries = (
         cached_features(
             contestant.encoder,
             split,
             encoder_sha256=contestant.sha256,
             layer=contestant.feature,
+            batch_size=batch_size,
             rank=group.rank,
             processes=group.processes,
             wait=group.wait,

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 
 from eval.features import Features, PixelEncoder
+from eval.metrics import grade
+from zoo.dataset import Metric
 from zoo.split import Split
 
 
@@ -22,6 +24,11 @@ class Task:
     classes: int  # C; labels are 0 to C - 1
     device: str | torch.device = "cpu"
     finetune_steps: int = 5000  # of each training; a smaller number is another protocol, and its rows say so
+    metric: Metric = "top-1 accuracy"  # that the data set uses
+
+    def grade(self, predicted: np.ndarray) -> tuple[float, tuple[float, float]]:
+        """The metric of classes (n_test,) predicted for `queries`, [0, 1], and its 95 % interval."""
+        return grade(predicted, self.queries.labels, metric=self.metric, classes=self.classes)
 
 
 @dataclass(frozen=True)

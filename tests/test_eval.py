@@ -8,10 +8,11 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from eval.features import Features, RawPixels, extract
 from eval.intervals import wilson
-from eval.knn import KS, knn_predict
+from eval.knn import KS, knn, knn_predict
 from eval.metrics import accuracy
 from eval.score import score
 from eval.tables import markdown
+from eval.task import Task
 from zoo.errors import BadData
 from zoo.split import Split, open_split
 from zoo.store import read_card
@@ -78,6 +79,18 @@ def test_planted_labels_are_found_and_shuffled_labels_give_chance():
     chance = accuracy(knn_predict(planted[:3000], shuffled[:3000], planted[3000:], ks=(20,))[20, T], shuffled[3000:])
     low, high = wilson(0.1, 1000)
     assert low - 0.02 <= chance <= high + 0.02
+
+
+def test_every_temperature_of_one_pass_is_that_of_a_pass_of_its_own(digits):
+    bank, queries = digits
+    task = Task(RawPixels(8), *(open_split("digits", s) for s in ("train", "test")), bank, queries, 10)
+    (outcome,) = knn(task)
+    assert list(outcome.facts["by_temperature"]) == ["0.02", "0.05", "0.07", "0.1", "0.2"]
+    for temperature, by_k in outcome.facts["by_temperature"].items():
+        alone = knn_predict(bank.rows, bank.labels, queries.rows, temperatures=(float(temperature),))
+        assert by_k == {str(k): accuracy(classes, queries.labels) for (k, _), classes in alone.items()}
+    assert outcome.facts["by_k"] == outcome.facts["by_temperature"]["0.07"]
+    assert (outcome.value, "k = 20, T = 0.07" in outcome.protocol) == (outcome.facts["by_k"]["20"], True)
 
 
 def test_small_temperatures_do_not_overflow_and_equal_the_nearest_neighbour(digits):

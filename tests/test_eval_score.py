@@ -19,7 +19,7 @@ from eval.contestants import baselines, fingerprint, open_contestant
 from eval.features import RawPixels, extract
 from eval.intervals import compare, wilson
 from eval.knn import knn_predict
-from eval.metrics import confusion, mean_per_class, per_class
+from eval.metrics import confusion, grade, mean_per_class, per_class
 from eval.results import Results
 from eval.score import PROTOCOLS, expand, main, score
 from eval.sources import open_source
@@ -147,6 +147,47 @@ def test_metrics_from_the_confusion_matrix_by_hand():
     assert per_class(matrix)[[0, 1, 3]] == pytest.approx([2 / 3, 1 / 2, 1])
     assert np.isnan(per_class(matrix)[[2, 4]]).all()
     assert mean_per_class(predicted, labels, classes=5) == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+
+
+def test_an_answer_of_no_class_is_a_mistake_and_stands_in_a_column_of_its_own():
+    labels, predicted = np.array([0, 0, 1, 2]), np.array([-1, 0, 1, -1])
+    assert confusion(predicted, labels, classes=3).tolist() == [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 1]]
+    assert mean_per_class(predicted, labels, classes=3) == pytest.approx((1 / 2 + 1 + 0) / 3)
+
+
+def test_the_interval_of_a_mean_over_classes_is_wilsons_where_they_are_equal_and_wider_where_one_is_small():
+    equal = np.repeat([0, 1], 50)
+    right = np.where(np.arange(100) % 50 < 40, equal, 1 - equal)  # 80 % of each class
+    top, mean = (grade(right, equal, metric=m, classes=2) for m in ("top-1 accuracy", "mean per-class accuracy"))
+    assert top == mean == (0.8, pytest.approx(wilson(0.8, 100)))
+    skewed = np.repeat([0, 1], [95, 5])
+    found = np.where(np.arange(100) % 95 < 76, skewed, 1 - skewed)  # 76 of 95, and 5 of 5
+    value, (low, high) = grade(found, skewed, metric="mean per-class accuracy", classes=2)
+    assert value == pytest.approx((0.8 + 1) / 2)
+    assert (low, high) == pytest.approx(wilson(0.9, 4 / (1 / 95 + 1 / 5)))
+    assert high - low > 2 * (wilson(0.9, 100)[1] - wilson(0.9, 100)[0])
+
+
+@pytest.mark.parametrize(
+    "protocols",
+    [["knn", "ridge", "fewshot"], pytest.param(["knn", "linear", "linear-sgd", "finetune"], marks=pytest.mark.slow)],
+    ids=" ".join,
+)
+def test_a_data_set_whose_papers_report_the_mean_over_classes_is_measured_by_it_in_every_protocol(
+    tmp_path, monkeypatch, protocols
+):
+    row = replace(DATASETS["digits"], metric="mean per-class accuracy")
+    monkeypatch.setitem(DATASETS, "digits", row)
+    options = {"max_train": 60, "max_test": 40, "finetune_steps": 1, "protocols": protocols, "out": tmp_path}
+    rows = few("random:r20", **options)
+    labels = open_source("digits", None, max_test=40).test.labels
+    assert len(np.unique(np.bincount(labels))) > 1  # else it would be the accuracy
+    for row in rows:
+        expected = mean_per_class(Results(tmp_path).predictions(row), labels, classes=10)
+        assert row["metric"] == "mean per-class accuracy"
+        assert row.get("by_seed", [row["value"]])[0] == pytest.approx(expected, abs=1e-12)
+    assert rows[0]["by_k"]["20"] == rows[0]["value"]
+    assert DATASETS["pets"].metric == DATASETS["aircraft"].metric == "mean per-class accuracy"
 
 
 def test_unlike_rows_never_share_a_column():

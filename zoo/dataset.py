@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from zoo.errors import unknown
 
 SplitName = Literal["train", "test"]
+Metric = Literal["top-1 accuracy", "mean per-class accuracy"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 DIGITS = "sklearn:digits"  # comes with scikit-learn
 
@@ -25,12 +26,16 @@ class Dataset:
     std: tuple[float, float, float]  # over all pixels of the train split
     licence: str
     label: str = "label"  # column of the class index
+    metric: Metric = "top-1 accuracy"  # that its papers report
 
     @property
     def hub_id(self) -> str:
         """The id on the Hugging Face Hub; "" where it has none."""
         return "" if self.hub == DIGITS else self.hub
 
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PER_CLASS: Metric = "mean per-class accuracy"
 
 DATASETS: dict[str, Dataset] = {
     "cifar10": Dataset("uoft-cs/cifar10", 10, 32, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), "unknown"),
@@ -41,8 +46,17 @@ DATASETS: dict[str, Dataset] = {
     "stl10": Dataset("", 10, 96, (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713), "unknown"),
     "svhn": Dataset("", 10, 32, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), "non-commercial use"),
     # mean and std of the official MoCo code and of torchvision; std is over images, not pixels
-    "in100": Dataset("", 100, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "non-commercial research"),
-    "in1k": Dataset("", 1000, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "non-commercial research"),
+    "in100": Dataset("", 100, 224, IMAGENET_MEAN, IMAGENET_STD, "non-commercial research"),
+    "in1k": Dataset("", 1000, 224, IMAGENET_MEAN, IMAGENET_STD, "non-commercial research"),
+    # the sets of Kornblith et al. 2019, table 1, for transfer; normalised as ImageNet
+    "food101": Dataset("", 101, 224, IMAGENET_MEAN, IMAGENET_STD, "unknown"),
+    "cars": Dataset("", 196, 224, IMAGENET_MEAN, IMAGENET_STD, "unknown"),
+    "sun397": Dataset("", 397, 224, IMAGENET_MEAN, IMAGENET_STD, "unknown"),
+    "dtd": Dataset("", 47, 224, IMAGENET_MEAN, IMAGENET_STD, "research use"),
+    "aircraft": Dataset("", 100, 224, IMAGENET_MEAN, IMAGENET_STD, "research use", metric=PER_CLASS),
+    "pets": Dataset("", 37, 224, IMAGENET_MEAN, IMAGENET_STD, "CC-BY-SA-4.0", metric=PER_CLASS),
+    "caltech101": Dataset("", 102, 224, IMAGENET_MEAN, IMAGENET_STD, "CC-BY-4.0", metric=PER_CLASS),
+    "flowers102": Dataset("", 102, 224, IMAGENET_MEAN, IMAGENET_STD, "unknown", metric=PER_CLASS),
     # scikit-learn's 1,797 handwritten digits, 8x8 grey repeated to RGB: the first 80 % train, the rest test
     "digits": Dataset(DIGITS, 10, 8, (0.3055,) * 3, (0.3754,) * 3, "BSD-3-Clause"),
     # 2,800 aerial scenes (Zou et al. 2015), brought to 64 px

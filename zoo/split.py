@@ -43,7 +43,7 @@ class Split:
             return self
         rows = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
         digest = hashlib.sha256(f"{self.sha256} sample {n} {seed}".encode()).hexdigest()
-        return Split(self.dataset, self.split, self.pixels[rows], self.labels[rows], self.classes, digest, self.skipped)
+        return replace(self, pixels=self.pixels[rows], labels=self.labels[rows], sha256=digest)
 
 
 def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -> Split:

@@ -1,0 +1,198 @@
+"""What a number may not depend on, what it must be where the answer is known, and what bad input is told."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from serve_http import free_port
+
+from eval.contestants import Contestant, fingerprint
+from eval.features import RawPixels
+from eval.intervals import wilson
+from eval.score import score
+from eval.sources import Processes, features_of, in_one_order, open_source
+from eval.tables import markdown
+from zoo.encoder import load_encoder, save_encoder
+from zoo.errors import BadData, CorruptFile, ZooError
+from zoo.split import Split, open_split
+from zoo.store import read_card
+
+ROOT = Path(__file__).parents[1]
+DETERMINED = ["knn", "ridge", "fewshot", "retrieval", "geometry"]
+DRAWN = ["linear", "labels", "linear-sgd", "linear-augmented", "finetune"]
+
+
+def values(monkeypatch, *, order: int | None = None, batch: int = 256, protocols: list[str]) -> dict:
+    """The values on digits of an untrained network, the images in another order, in batches of another size."""
+
+    def shuffled(name: str, split: str, **_) -> Split:
+        found = open_split(name, split).sample(150 if split == "train" else 60)
+        index = np.arange(len(found)) if order is None else np.random.default_rng(order).permutation(len(found))
+        return replace(found, pixels=found.pixels[index], labels=found.labels[index], sha256=f"{found.sha256}{order}")
+
+    monkeypatch.setattr("eval.sources.open_split", shuffled)
+    monkeypatch.setattr("eval.score.features_of", lambda c, s, g: features_of(c, s, g, batch_size=batch))
+    rows = score("random:r20", data={"digits": None}, protocols=protocols, finetune_steps=3)
+    return {row["key"]: row["value"] for row in rows}
+
+
+@pytest.mark.parametrize("protocols", [DETERMINED, pytest.param(DRAWN, marks=pytest.mark.slow)], ids=" ".join)
+def test_no_value_depends_on_the_order_of_the_images(monkeypatch, protocols):
+    assert values(monkeypatch, order=1, protocols=protocols) == values(monkeypatch, protocols=protocols)
+
+
+def test_no_value_depends_on_the_batch_size(monkeypatch, tmp_path):
+    whole = values(monkeypatch, protocols=DETERMINED)
+    monkeypatch.setenv("ZOO_HOME", str(tmp_path))  # nothing is cached there yet
+    small = values(monkeypatch, batch=7, protocols=DETERMINED)
+    assert small == pytest.approx(whole, rel=1e-3)
+    assert [v for k, v in small.items() if "knn" in k] == [v for k, v in whole.items() if "knn" in k]
+
+
+@pytest.mark.slow
+def test_two_processes_of_accelerate_write_the_numbers_of_one(tmp_path):
+    found = []
+    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_machines", "1", "--num_processes"]
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        words = ["-m", "eval.score", "random:r20", "--data", "digits", "--protocol", "knn,ridge,retrieval", "--out"]
+        environment = os.environ | {"ZOO_HOME": str(out / "home"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, *launch, str(processes), "--main_process_port", str(free_port()), *words, str(out)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("| random r20 |") == 5  # the first process alone prints
+        rows = json.loads((out / "results.json").read_text())
+        found.append([(row["key"], row["value"], row["ci95"], row["encoder_sha256"]) for row in rows])
+        assert not list((out / "home").rglob("*.blocks"))
+    assert found[0] == found[1]
+
+
+def test_equal_images_with_other_labels_have_one_order_too():
+    pixels = np.zeros((4, 2, 2, 3), np.uint8)
+    pixels[2] = 9
+    split = Split("digits", "train", pixels, np.array([3, 1, 0, 2]), tuple("0123456789"), "a")
+    back = replace(split, pixels=pixels[::-1], labels=split.labels[::-1])
+    assert in_one_order(split).labels.tolist() == in_one_order(back).labels.tolist()
+    assert in_one_order(split).sha256 != split.sha256
+
+
+class Planted(RawPixels):
+    """Digits whose label is written into the first pixel; the feature is that label alone."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.dim = 10
+
+    def embed_pixels(self, pixels):
+        return np.eye(10, dtype=np.float32)[pixels[:, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_planted_encoder_is_always_right_and_on_shuffled_labels_no_better_than_chance(monkeypatch, shuffle):
+    def planted(name: str, split: str, **_) -> Split:
+        found = open_split(name, split)
+        pixels = found.pixels.copy()
+        pixels[:, 0, 0, 0] = found.labels
+        labels = np.random.default_rng(0).permutation(found.labels) if shuffle else found.labels
+        return replace(found, pixels=pixels, labels=labels)
+
+    monkeypatch.setattr("eval.sources.open_split", planted)
+    monkeypatch.setattr("eval.score.open_contestant", lambda *_, **__: Contestant("planted", Planted(), ""))
+    rows = score("planted:", data={"digits": None}, protocols=["knn", "linear", "linear-sgd", "ridge", "fewshot"])
+    rows += score("planted:", data={"digits": None}, protocols=["labels"])
+    assert len(rows) == 10
+    for row in rows:
+        if shuffle:
+            assert row["value"] <= wilson(0.1, 359, z=3)[1] + 0.02, row["key"]  # the largest class has 11 %
+        else:
+            assert row["value"] == 1.0, row["key"]
+
+
+def test_batch_normalisation_is_never_in_training_mode_while_features_are_made(tiny_run):
+    encoder = load_encoder(tiny_run).train()
+    modes = []
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    before = fingerprint(encoder)
+    source = open_source("digits", None, max_train=40, max_test=20)
+    features_of(Contestant("r20", encoder, before), source, Processes())
+    assert len(modes) >= 20
+    assert not any(modes)
+    assert fingerprint(encoder) == before
+
+
+def test_fewer_train_images_than_k_take_the_largest_k_there_is_and_say_it():
+    (row,) = score("pixels:", data={"digits": None}, max_train=15, max_test=20)
+    assert "k = 10," in row["protocol"]
+    assert list(row["by_k"]) == ["1", "5", "10"]
+    assert row["value"] == row["by_k"]["10"]
+
+
+def test_images_without_a_label_are_left_out_and_counted(tmp_path):
+    rng = np.random.default_rng(0)
+    for split, n in {"train": 12, "test": 4}.items():
+        for where in ("a", "b", "."):  # what lies beside the class folders has no label
+            (tmp_path / split / where).mkdir(parents=True, exist_ok=True)
+            for i in range(n):
+                Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(tmp_path / split / where / f"{i}.png")
+    (row,) = score("pixels:", data={"digits": tmp_path})
+    assert (row["n_train"], row["n_test"], row["unlabelled"]) == (24, 8, 16)
+    assert "16 images without a label left out" in markdown([row])
+
+
+def test_features_that_are_not_finite_end_a_measurement(tiny_run, encoder):
+    encoder.backbone.bn1.weight.data.fill_(3e38)  # finite weights, infinite features
+    save_encoder(encoder, tiny_run, replace(read_card(tiny_run), weights=None))
+    with pytest.raises(BadData, match="features are not finite; did the training diverge"):
+        score(tiny_run, max_train=30, max_test=20)
+    assert read_card(tiny_run).results == ()
+
+
+def test_splits_that_number_their_classes_differently_are_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    for split, names in {"train": "0123456789", "test": "1023456789"}.items():
+        images = [Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)) for _ in range(10)]
+        kinds = {"image": datasets.Image(), "label": datasets.ClassLabel(names=list(names))}
+        table = datasets.Dataset.from_dict({"image": images, "label": list(range(10))}, datasets.Features(kinds))
+        table.to_parquet(tmp_path / f"{split}-00000.parquet")
+    with pytest.raises(BadData, match="train and test do not have the same classes; different: the order"):
+        score("pixels:", data={"digits": tmp_path})
+
+
+def test_rows_of_another_version_and_damaged_ones_are_told_which_file_to_delete(tmp_path):
+    few = {"data": {"digits": None}, "max_train": 30, "max_test": 20, "out": tmp_path}
+    (row,) = score("pixels:", **few)
+    (path,) = (tmp_path / "rows").iterdir()
+    del row["unit"]
+    path.write_text(json.dumps([row]))
+    with pytest.raises(CorruptFile, match=f"{path.name}.*unit missing; another version wrote it.. Delete it"):
+        score("pixels:", **few)
+    path.write_text("[")
+    with pytest.raises(CorruptFile, match=f"{path.name}.*Delete it, and measure again"):
+        score("pixels:", **few)
+
+
+def test_a_full_disk_leaves_no_half_row_and_is_one_line(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    source = {"data": {"digits": None}, "max_train": 30, "max_test": 20, "out": tmp_path}
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
+    try:
+        with pytest.raises(ZooError, match="cannot write") as told:
+            score("pixels:", **source)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(told.value)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(score("pixels:", **source)) == 1
