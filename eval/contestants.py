@@ -20,9 +20,11 @@ from eval.features import PixelEncoder, RawPixels
 from zoo.dataset import dataset_row
 from zoo.encoder import Encoder, build_backbone, load_encoder, new_encoder
 from zoo.errors import CorruptFile, unknown
+from zoo.split import LARGEST_CACHED
 from zoo.store import locate, read_card
 
 SEED = 0  # of random weights
+RAW_OF_LARGE = 32  # pixels
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def baselines(contestant: Contestant, *, device: str | torch.device = "cpu") -> 
         return []
     torch.manual_seed(SEED)
     untrained = new_encoder(card.name).to(device).eval()
-    pixels = Contestant("pixels", RawPixels(contestant.encoder.image_size), "")
+    pixels = _raw(contestant.encoder.image_size)
     return [Contestant(f"random {card.backbone}", untrained, fingerprint(untrained)), pixels]
 
 
@@ -83,7 +85,14 @@ def _of_the_zoo(text: str, device: str | torch.device) -> Contestant:
 
 
 def _pixels(_: str, dataset: str, __: str | torch.device) -> Contestant:
-    return Contestant("pixels", RawPixels(dataset_row(dataset).image_size), "")
+    return _raw(dataset_row(dataset).image_size)
+
+
+def _raw(image_size: int) -> Contestant:
+    """Raw pixels; of large images, whose 3 H W numbers no probe could take, at RAW_OF_LARGE px."""
+    if image_size > LARGEST_CACHED:
+        return Contestant(f"pixels at {RAW_OF_LARGE} px", RawPixels(RAW_OF_LARGE), "")
+    return Contestant("pixels", RawPixels(image_size), "")
 
 
 def _random(backbone: str, dataset: str, device: str | torch.device) -> Contestant:
@@ -95,7 +104,7 @@ def _random(backbone: str, dataset: str, device: str | torch.device) -> Contesta
 
 
 def _timm(text: str, _: str, device: str | torch.device) -> Contestant:
-    """A timm network at its own image size, with its own mean and std."""
+    """A timm network at its own image size, with its own crop, mean and std."""
     architecture, _, weights = text.partition("=")
     if not timm.is_model(architecture):
         raise unknown("timm model", architecture, timm.list_models(), "timm.list_models() shows all")
@@ -104,9 +113,8 @@ def _timm(text: str, _: str, device: str | torch.device) -> Contestant:
     settings = timm.data.resolve_model_data_config(network)
     if weights:
         _fill(network, Path(weights), _head_of(architecture))
-    encoder = Encoder(network, mean=settings["mean"], std=settings["std"], image_size=settings["input_size"][-1]).to(
-        device
-    )
+    size, crop = settings["input_size"][-1], settings["crop_pct"]
+    encoder = Encoder(network, mean=settings["mean"], std=settings["std"], image_size=size, crop=crop).to(device)
     label = f"timm:{architecture} ({Path(weights).name})" if weights else f"random timm:{architecture}"
     return Contestant(label, encoder.eval(), fingerprint(encoder))
 

@@ -1,4 +1,4 @@
-"""Classification metrics: from predicted classes, or, where an image has several classes, from scores."""
+"""Classification metrics of predicted classes, and the interval of each."""
 
 import numpy as np
 

@@ -152,6 +152,7 @@ def _measure(
     group: Processes,
 ) -> list[Row]:
     """All protocols of one encoder on one data set. Raises BadData if the encoder changes on the way."""
+    source = source.seen_by(contestant.encoder)
     bank, queries = features_of(contestant, source, group)
     task = Task(
         contestant.encoder, source.train, source.test, bank, queries, source.classes, device, finetune_steps,

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,9 +11,11 @@ import torch
 
 from eval.cache import cached_features
 from eval.contestants import Contestant
-from eval.features import Features, extract
+from eval.features import Features, PixelEncoder, extract
 from zoo.dataset import Metric, dataset_row
+from zoo.encoder import Encoder
 from zoo.errors import BadData
+from zoo.on_demand import OnDemand
 from zoo.split import Split, open_split
 
 
@@ -40,6 +42,17 @@ class Source:
     @property
     def sha256(self) -> tuple[str, str]:
         return self.train.sha256, self.test.sha256
+
+    def seen_by(self, encoder: PixelEncoder) -> "Source":
+        """With large images decoded straight to the size and crop of an encoder; others are resized from their own."""
+        if not isinstance(self.train.pixels, OnDemand):
+            return self
+        crop = encoder.crop if isinstance(encoder, Encoder) else 1.0
+        train, test = (
+            replace(part, pixels=replace(part.pixels, image_size=encoder.image_size, crop=crop))
+            for part in (self.train, self.test)
+        )
+        return replace(self, train=train, test=test)
 
     @property
     def metric(self) -> Metric:
@@ -92,17 +105,27 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
 
 
 def in_one_order(split: Split) -> Split:
-    """The images by their hashes, so that nothing drawn from them depends on the order they came in."""
+    """The images by their hashes, so that nothing drawn from them depends on the order they came in.
+
+    Those decoded on demand stay in the order of their files: neighbours there are cheap to read together.
+    """
+    if isinstance(split.pixels, OnDemand):
+        return split
     first, second = np.frombuffer(b"".join(map(_digest, split.pixels)), ">u8").reshape(-1, 2).T
     order = np.lexsort((split.labels, second, first))
-    digest = hashlib.sha256(f"{split.sha256} in the order of hashes".encode()).hexdigest()
-    return replace(split, pixels=split.pixels[order], labels=split.labels[order], sha256=digest)
+    return split.part(order, sha256=hashlib.sha256(f"{split.sha256} in the order of hashes".encode()).hexdigest())
 
 
 def duplicates(train: Split, test: Split) -> int:
-    """How many test images are in train, pixel for pixel."""
-    known = {_digest(image) for image in train.pixels}
-    return sum(_digest(image) in known for image in test.pixels)
+    """How many test images are in train, pixel for pixel; of those decoded on demand, byte for byte."""
+    known = set(_digests(train))
+    return sum(digest in known for digest in _digests(test))
+
+
+def _digests(split: Split) -> Iterator[bytes]:
+    if isinstance(split.pixels, OnDemand):
+        return (hashlib.blake2b(split.pixels.encoded(i), digest_size=16).digest() for i in range(len(split)))
+    return map(_digest, split.pixels)
 
 
 def _digest(image: np.ndarray) -> bytes:

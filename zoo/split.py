@@ -1,4 +1,4 @@
-"""One split of a data set, decoded: small images as one memory-mapped array."""
+"""One split of a data set, decoded: small images as one memory-mapped array, large ones when they are asked for."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ class Split:
 
     dataset: str
     split: str
-    pixels: np.ndarray
+    pixels: Any  # a memory-mapped array, or `zoo.on_demand.OnDemand`, which is indexed like one
     labels: np.ndarray
     classes: tuple[str, ...]
     sha256: str  # of pixels and labels
@@ -43,11 +43,19 @@ class Split:
             return self
         rows = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
         digest = hashlib.sha256(f"{self.sha256} sample {n} {seed}".encode()).hexdigest()
-        return replace(self, pixels=self.pixels[rows], labels=self.labels[rows], sha256=digest)
+        return self.part(rows, sha256=digest)
+
+    def part(self, rows: np.ndarray, *, sha256: str) -> "Split":
+        """The images `rows` alone, in that order; large ones stay encoded."""
+        lazy = not isinstance(self.pixels, np.ndarray)
+        pixels = self.pixels.part(rows) if lazy else self.pixels[rows]
+        return replace(self, pixels=pixels, labels=self.labels[rows], sha256=sha256)
 
 
 def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -> Split:
     """The `split` of the data set `name`, decoded once into a memory-mapped cache under `$ZOO_HOME`.
+
+    Images above LARGEST_CACHED px stay where they are and are decoded whenever they are asked for.
 
     data: a folder of Parquet shards `<split>-*.parquet`, a folder `<split>/<class>/<image>`, or an archive (zip, tar)
     of either; None takes the Hub's copy (digits: scikit-learn's). `folder:PATH` takes one's own images in place of
@@ -58,11 +66,6 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
     row = dataset_row(name)
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    if row.image_size > LARGEST_CACHED:
-        raise BadData(
-            f"{name} has images of {row.image_size} px; only up to {LARGEST_CACHED} px are decoded at once. "
-            "Training reads it undecoded: train/pretrain.py RECIPE --data FOLDER"
-        )
     own = str(data).startswith(FOLDER)
     if own:
         data = str(data).removeprefix(FOLDER)
@@ -75,6 +78,10 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
     if data is None and not row.hub:
         raise BadData(f"{name} is on no hub; give its folder or archive as data")
     source = unpacked(Path(data)) if data is not None else None
+    if row.image_size > LARGEST_CACHED:
+        from zoo.on_demand import open_on_demand
+
+        return open_on_demand(name, split, row, f"{FOLDER if own else ''}{source}")
     decides = [CACHE_FORMAT, row.hub, row.label, row.classes, row.image_size, str(source), own, _state_of(source)]
     stamp = json.dumps(decides)
     caches = zoo_home() / "cache" / "pixels" / f"{name}-{split}"
