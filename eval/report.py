@@ -19,6 +19,7 @@ CAPTIONS = {  # in the order of the page
 }
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }
+h2 { font-size: 1.15rem; margin: 1.5rem 0 .3rem }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; display: block; overflow-x: auto }
 th, td { border-bottom: 1px solid #ddd; padding: .25rem .7rem; text-align: right; white-space: nowrap }
 th:first-child, td:first-child { text-align: left }
