@@ -22,7 +22,7 @@ def geometry(task: Task) -> list[Outcome]:
         "effective-rank": ("effective rank, singular values, centred", rank_me(centred)),
         "participation-ratio": ("participation ratio, covariance eigenvalues", participation_ratio(centred)),
         "channel-std": ("mean std of a channel of unit rows x sqrt(D)", channel_std(rows)),
-        "uniformity": (f"uniformity, t = 2, {PAIRS_OF} images at most", uniformity(rows[: len(few)])),
+        "uniformity": (f"uniformity, t = 2, {PAIRS_OF} images at most", uniformity(some_rows(rows))),
         "alignment": (
             f"alignment, alpha = 2, crops and flips, {PAIRS_OF} images at most",
             alignment(task.encoder, few),
@@ -31,6 +31,11 @@ def geometry(task: Task) -> list[Outcome]:
     protocol = f"geometry of the {task.test.split} features"
     facts = {"unit": ""}
     return [Outcome(name, protocol, metric, value, None, None, facts) for name, (metric, value) in measures.items()]
+
+
+def some_rows(rows: np.ndarray, *, most: int = PAIRS_OF, seed: int = 0) -> np.ndarray:
+    """`most` of rows (n, D) drawn without replacement, as `Split.sample` does: the first ones may be of one class."""
+    return rows[np.random.default_rng(seed).permutation(len(rows))[:most]]
 
 
 def spectrum(rows: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from zoo.errors import BadData
 PENALTIES = tuple(10.0**exponent for exponent in range(2, -7, -1))
 RIDGE_PENALTIES = tuple(float(value) for value in np.logspace(5, -6, 45))
 HELD_OUT = 0.1  # share of train that selects
-ROUGH, FINE = 1e-2, 5e-4  # `smallest` of the fits of the path, which are only compared, and of the last one
+ROUGH, FINE = 1e-2, 2e-4  # `smallest` of the fits of the path, which are only compared, and of the last one
 
 
 class Fit(NamedTuple):

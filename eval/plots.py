@@ -1,7 +1,9 @@
 """What one encoder does on one data set, to look at: each function makes one PNG from a task and its predictions."""
 
 import io
+from collections.abc import Sequence
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,66 +20,90 @@ from zoo.embedding import unit_rows
 MAPPED = 500  # images on the map
 THUMBNAILS = 120
 PANELS, NEIGHBOURS = 8, 8
-NAMED = 30  # classes; more of them would print over each other
+NAMED = 120  # classes; names of more of them could not be read
+COLOURS = matplotlib.colormaps["tab20"].colors
+ROOM = 0.12  # inches for the name of a class
 
 
-def confusion_png(predicted: np.ndarray, task: Task) -> bytes:
-    """Rows: true classes; columns: predicted ones; colour: share of the row."""
+def confusion_png(predicted: np.ndarray, task: Task, *, by: str) -> bytes:
+    """Rows: true classes; columns: those predicted `by` a protocol; colour: share of the row."""
     matrix = confusion(predicted, task.queries.labels, classes=task.classes).astype(float)
     matrix /= np.maximum(matrix.sum(1, keepdims=True), 1)
-    figure, axis = _canvas(6, 5.4, "true class in rows, predicted class in columns")
+    side = _room(task, at_least=5.4)
+    figure, axis = _canvas(side + 0.6, side, f"{by}: which class is taken for which")
     image = axis.imshow(matrix, cmap="viridis", vmin=0, vmax=1)
-    figure.colorbar(image, ax=axis, label="share of the true class")
-    _name_classes(axis, task)
+    figure.colorbar(image, ax=axis, label="share of the true class", shrink=0.5)
+    axis.set_xlabel("predicted class")
+    axis.set_ylabel("true class")
+    _name(axis, task, range(task.classes), both=True)
     return _png(figure)
 
 
-def per_class_png(predicted: np.ndarray, task: Task) -> bytes:
+def per_class_png(predicted: np.ndarray, task: Task, *, by: str) -> bytes:
     """Accuracy of each class, falling."""
     shares = per_class(confusion(predicted, task.queries.labels, classes=task.classes))
     known = np.flatnonzero(np.isfinite(shares))
     order = known[np.argsort(-shares[known], kind="stable")]
-    figure, axis = _canvas(8, 3.2, f"accuracy of each class; mean {100 * shares[known].mean():.2f} %")
-    axis.bar(range(len(order)), 100 * shares[order], width=1 if len(order) > NAMED else 0.8)
-    axis.set_ylabel("%")
+    title = f"{by}: accuracy of each class; mean {100 * shares[known].mean():.2f} %"
+    figure, axis = _canvas(_room(task, at_least=8), 3.6, title)
+    axis.bar(range(len(order)), 100 * shares[order], width=0.8 if len(order) <= NAMED else 1)
+    axis.set_xlabel("class")
+    axis.set_ylabel("accuracy, %")
     axis.set_ylim(0, 100)
-    if len(order) <= NAMED:
-        axis.set_xticks(range(len(order)), [task.test.classes[c] for c in order], rotation=60, ha="right")
+    axis.margins(x=0.01)
+    _name(axis, task, order)
     return _png(figure)
 
 
 def map_png(task: Task) -> bytes:
-    """t-SNE of unit features, after PCA to 50 dimensions; some points show their image."""
+    """t-SNE of unit features, after PCA to 50 dimensions; some points are their image, framed by class."""
     index = np.sort(np.random.default_rng(0).permutation(len(task.queries))[:MAPPED])
-    rows = unit_rows(task.queries.rows[index])
-    reduced = PCA(min(50, *rows.shape), random_state=0).fit_transform(rows) if min(rows.shape) > 2 else rows
-    perplexity = min(30, (len(rows) - 1) / 3)
-    places = TSNE(2, init="random", random_state=0, perplexity=perplexity).fit_transform(reduced)
-    figure, axis = _canvas(7, 7, f"t-SNE of {len(rows)} {task.test.split} images (seed 0; distances mean little)")
-    axis.scatter(places[:, 0], places[:, 1], c=task.queries.labels[index], cmap="tab20", s=12)
-    shown = labelled(task.test)[index]
-    for place, image in list(zip(places, shown, strict=True))[:THUMBNAILS]:
+    places = _places(unit_rows(task.queries.rows[index]))
+    labels = task.queries.labels[index]
+    figure, axis = _canvas(7, 7, f"t-SNE of {len(index)} {task.test.split} images (seed 0; distances mean little)")
+    for label in np.unique(labels):
+        axis.scatter(*places[labels == label].T, color=_colour(label), s=12, label=task.test.classes[label])
+    for place, label, image in list(zip(places, labels, labelled(task.test)[index], strict=True))[:THUMBNAILS]:
         picture = OffsetImage(task.test.pixels[image], zoom=18 / task.test.pixels.shape[1])
-        axis.add_artist(AnnotationBbox(picture, place, frameon=False))
+        frame = {"edgecolor": _colour(label), "linewidth": 1.5}
+        axis.add_artist(AnnotationBbox(picture, place, pad=0.05, bboxprops=frame))
     axis.set_axis_off()
+    if task.classes <= len(COLOURS):
+        figure.legend(loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    else:
+        note = f"{len(COLOURS)} colours for {task.classes} classes: several classes share one"
+        axis.text(0.5, 0, note, transform=axis.transAxes, ha="center", fontsize=8)
     return _png(figure)
 
 
+def _places(rows: np.ndarray) -> np.ndarray:
+    """(n, 2) of rows (n, D)."""
+    reduced = PCA(min(50, *rows.shape), random_state=0).fit_transform(rows) if min(rows.shape) > 2 else rows
+    perplexity = min(30, (len(rows) - 1) / 3)
+    return TSNE(2, init="random", random_state=0, perplexity=perplexity).fit_transform(reduced)
+
+
+def _colour(label: int) -> tuple[float, float, float]:
+    return COLOURS[label % len(COLOURS)]
+
+
 def neighbours_png(task: Task) -> bytes:
-    """Some test images and their nearest train images by cosine; green titles share the class."""
+    """Some test images and their nearest train images by cosine; a green title with a tick shares the class."""
     picks = np.sort(np.random.default_rng(0).permutation(len(task.queries))[:PANELS])
     similarity = unit_rows(task.queries.rows[picks]) @ unit_rows(task.bank.rows).T
     nearest = np.argsort(-similarity, axis=1)[:, :NEIGHBOURS]
     train, test = labelled(task.train), labelled(task.test)
-    figure = Figure(figsize=(NEIGHBOURS + 1.5, 1.25 * len(picks)), layout="constrained")
+    figure = Figure(figsize=(NEIGHBOURS + 1.5, 1.25 * len(picks) + 0.3), layout="constrained")
+    figure.suptitle("test images (?) and their nearest train images by cosine, from left to right", fontsize=10)
     axes = figure.subplots(len(picks), NEIGHBOURS + 1, squeeze=False)
     for line, pick, found in zip(axes, picks, nearest, strict=True):
         label = task.queries.labels[pick]
         _picture(line[0], task.test.pixels[test[pick]], f"? {task.test.classes[label]}", "black")
         for axis, other in zip(line[1:], found, strict=False):
-            right = task.bank.labels[other] == label
             name = task.train.classes[task.bank.labels[other]]
-            _picture(axis, task.train.pixels[train[other]], name, "tab:green" if right else "tab:red")
+            right = task.bank.labels[other] == label
+            title, colour = (f"\u2713 {name}", "tab:green") if right else (name, "tab:red")
+            _picture(axis, task.train.pixels[train[other]], title, colour)
         for axis in line[1 + len(found) :]:
             axis.set_axis_off()
     return _png(figure)
@@ -87,7 +113,7 @@ def spectrum_png(task: Task) -> bytes:
     """Singular values of the centred test features, relative to the largest: a steep fall is dimensional collapse."""
     rows = task.queries.rows
     values = spectrum(rows - rows.mean(0))
-    figure, axis = _canvas(5, 3.2, "spectrum of the centred test features")
+    figure, axis = _canvas(5, 3.6, f"spectrum of {len(rows):,} centred {task.test.split} features")
     axis.semilogy(range(1, len(values) + 1), np.maximum(values / max(values[0], 1e-30), 1e-8))
     axis.set_xlabel("rank")
     axis.set_ylabel("singular value / largest")
@@ -101,11 +127,23 @@ def _canvas(width: float, height: float, title: str) -> tuple[Figure, Axes]:
     return figure, axis
 
 
-def _name_classes(axis: Axes, task: Task) -> None:
+def _room(task: Task, *, at_least: float) -> float:
+    """Inches along which the names of all classes stand, if they are to be named."""
+    return max(at_least, ROOM * task.classes) if task.classes <= NAMED else at_least
+
+
+def _name(axis: Axes, task: Task, order: Sequence[int] | np.ndarray, *, both: bool = False) -> None:
+    """Write the classes below the axis, and at its left."""
     if task.classes > NAMED or len(task.test.classes) != task.classes:
         return
-    axis.set_xticks(range(task.classes), task.test.classes, rotation=60, ha="right")
-    axis.set_yticks(range(task.classes), task.test.classes)
+    names = [task.test.classes[label] for label in order]
+    many = len(names) > 30
+    size = 6 if many else 9
+    axis.set_xticks(
+        range(len(names)), names, fontsize=size, rotation=90 if many else 60, ha="center" if many else "right"
+    )
+    if both:
+        axis.set_yticks(range(len(names)), names, fontsize=size)
 
 
 def _picture(axis: Axes, pixels: np.ndarray, title: str, colour: str) -> None:

@@ -10,8 +10,16 @@ from eval.tables import Row, notes, sections
 from eval.task import Task
 
 FEWEST_MAPPED = 5  # images; t-SNE of fewer says nothing
+CAPTIONS = {  # in the order of the page
+    "classes": "accuracy of each class",
+    "confusion": "confusion matrix",
+    "neighbours": "nearest neighbours",
+    "map": "map of the test images",
+    "spectrum": "spectrum of the features",
+}
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }
+h2 { font-size: 1.15rem; margin: 1.5rem 0 .3rem }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; display: block; overflow-x: auto }
 th, td { border-bottom: 1px solid #ddd; padding: .25rem .7rem; text-align: right; white-space: nowrap }
 th:first-child, td:first-child { text-align: left }
@@ -24,14 +32,16 @@ def draw(rows: Sequence[Row], task: Task, results: Results) -> None:
     if results.folder is None or not rows:
         return
     stem = picture_stem(rows[0])
-    predicted = next((found for row in rows if (found := results.predictions(row)) is not None), None)
+    answered = ((row, found) for row in rows if (found := results.predictions(row)) is not None)
+    row, predicted = next(answered, (rows[0], None))
+    by = row["protocol"].split(",")[0]
     results.once_file(f"plots/{stem}-neighbours.png", lambda: neighbours_png(task))
     if len(task.queries) >= FEWEST_MAPPED:
         results.once_file(f"plots/{stem}-map.png", lambda: map_png(task))
     results.once_file(f"plots/{stem}-spectrum.png", lambda: spectrum_png(task))
     if predicted is not None:
-        results.once_file(f"plots/{stem}-confusion.png", lambda: confusion_png(predicted, task))
-        results.once_file(f"plots/{stem}-classes.png", lambda: per_class_png(predicted, task))
+        results.once_file(f"plots/{stem}-confusion.png", lambda: confusion_png(predicted, task, by=by))
+        results.once_file(f"plots/{stem}-classes.png", lambda: per_class_png(predicted, task, by=by))
 
 
 def picture_stem(row: Row) -> str:
@@ -47,11 +57,13 @@ def html(rows: Sequence[Row], pictures: Mapping[str, bytes]) -> str:
         mine = {name: png for name, png in pictures.items() if name.startswith(f"{stem}-")}
         if mine:
             parts.append(f"<h2>{escape(row['encoder'])} on {escape(row['dataset'])}</h2>")
-            parts += [_figure(name.removeprefix(f"{stem}-").removesuffix(".png"), png) for name, png in mine.items()]
+            kinds = {name.removeprefix(f"{stem}-").removesuffix(".png"): png for name, png in mine.items()}
+            parts += [_figure(caption, kinds[kind]) for kind, caption in CAPTIONS.items() if kind in kinds]
     made = (
         f"<p>{escape(rows[0]['date'])} · {escape(rows[0]['hardware'])} · <code>{escape(rows[0]['command'])}</code></p>"
     )
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Evaluation</title><style>{STYLE}</style>'
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>Evaluation</title>'
+    head += f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
     return f"{head}<h1>Evaluation</h1>{made}{''.join(parts)}</html>\n"
 
 
@@ -62,7 +74,5 @@ def _table(cells: Sequence[Sequence[str]]) -> str:
 
 
 def _figure(caption: str, png: bytes) -> str:
-    source = base64.b64encode(png).decode()
-    return (
-        f'<figure><figcaption>{escape(caption)}</figcaption><img alt="" src="data:image/png;base64,{source}"></figure>'
-    )
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return f'<figure><figcaption>{caption}</figcaption><img alt="{caption}" src="{source}"></figure>'

@@ -67,7 +67,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "labels": Protocol(labels, 3),
     "finetune": Protocol(finetune, 2, trains_on_images=True),
     "retrieval": Protocol(retrieval, 1),
-    "geometry": Protocol(geometry, 1),
+    "geometry": Protocol(geometry, 2),
 }
 SUITES = {"transfer": ("linear", "fewshot", "labels", "finetune")}
 

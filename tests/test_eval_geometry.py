@@ -8,7 +8,16 @@ from eval.augment import crop_and_mirror
 from eval.contestants import fingerprint
 from eval.features import Features, RawPixels, extract
 from eval.finetune import Schedule, answers, finetune, train
-from eval.geometry import alignment, channel_std, geometry, participation_ratio, rank_me, spectrum, uniformity
+from eval.geometry import (
+    alignment,
+    channel_std,
+    geometry,
+    participation_ratio,
+    rank_me,
+    some_rows,
+    spectrum,
+    uniformity,
+)
 from eval.intervals import wilson
 from eval.metrics import accuracy
 from eval.retrieval import retrieval, search
@@ -52,6 +61,13 @@ def test_constant_features_have_no_rank_and_no_spread():
     assert (rank_me(spectrum(zeros)), participation_ratio(spectrum(zeros))) == (1, 0)
     assert channel_std(np.ones((10, 4), np.float32)) == pytest.approx(0, abs=1e-6)
     assert channel_std(cloud(5000, 50)) == pytest.approx(1, rel=0.02)
+
+
+def test_uniformity_of_images_in_the_order_of_their_classes_looks_at_all_classes():
+    """3,000 points, the first 2,048 of them equal: among those alone every pair would be at distance 0."""
+    rows = np.where(np.arange(3000)[:, None] < 2048, [1.0, 0], [-1.0, 0])
+    opposite = 2 * (2048 / 3000) * (952 / 3000)  # share of pairs at squared distance 4
+    assert uniformity(some_rows(rows)) == pytest.approx(np.log(1 - opposite * (1 - np.exp(-8))), abs=0.05)
 
 
 def test_uniformity_by_hand():

@@ -1,5 +1,6 @@
 """The linear probes: against the optimum's own equation, known accuracies, and labels that hold nothing to learn."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
+from eval.contestants import fingerprint, open_contestant
 from eval.features import Features, RawPixels, extract
 from eval.fewshot import draw_share, draw_shots, fewshot, labels
 from eval.intervals import wilson
@@ -25,6 +27,8 @@ from eval.metrics import accuracy
 from eval.task import Task
 from zoo.errors import BadData
 from zoo.split import Split, open_split
+
+CIFAR = {"train": 1500, "test": 1000}  # images
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +115,43 @@ def test_the_path_and_scikit_learn_at_the_chosen_penalty_agree_on_every_digit(ta
     assert fit.converged
     assert list(fit.held_out) == list(PENALTIES)
     assert fit.held_out[fit.penalty] == max(fit.held_out.values())
+
+
+def exact_answers(train: Features, queries: np.ndarray, penalties: Sequence[float]) -> Iterator[np.ndarray]:
+    """scikit-learn's float64 fit of standardised features at each penalty, from strong to weak."""
+    x, asked = (rows.astype(float) for rows in standardised(train.rows, queries))
+    model = LogisticRegression(max_iter=20000, tol=1e-7, warm_start=True)
+    for penalty in penalties:
+        yield model.set_params(C=1 / (penalty * len(x))).fit(x, train.labels).predict(asked)
+
+
+def test_every_penalty_scores_what_scikit_learn_does_down_to_the_weakest(task):
+    """On all but one of 359 digits at most: float32 may break a near tie the other way."""
+    for penalty, exact in zip(PENALTIES, exact_answers(task.bank, task.queries.rows, PENALTIES), strict=True):
+        fit = logistic_probe(task.bank, task.queries.rows, penalties=[penalty])
+        assert np.count_nonzero(fit.predicted != exact) <= 1, penalty
+
+
+def test_the_penalty_chosen_is_the_one_that_scikit_learns_fits_would_choose(task):
+    fit, chosen_on = logistic_probe(task.bank, task.queries.rows), held_out(task.bank.labels)
+    known = Features(task.bank.rows[~chosen_on], task.bank.labels[~chosen_on])
+    truth = task.bank.labels[chosen_on]
+    answers = exact_answers(known, task.bank.rows[chosen_on], PENALTIES)
+    scores = {p: accuracy(found, truth) for p, found in zip(PENALTIES, answers, strict=True)}
+    assert fit.held_out == pytest.approx(scores, abs=1e-9)
+    assert fit.penalty == max(scores, key=scores.__getitem__)
+
+
+@pytest.mark.realdata
+def test_scikit_learn_agrees_on_999_of_1000_images_of_cifar100(cifar100):
+    """1,500 and 1,000 images through an untrained ResNet-20."""
+    encoder = open_contestant("random:r20", "cifar100").encoder
+    train, test = (open_split("cifar100", name, data=cifar100).sample(n) for name, n in CIFAR.items())
+    bank, queries = extract(encoder, train), extract(encoder, test)
+    fit = logistic_probe(bank, queries.rows)
+    (exact,) = exact_answers(bank, queries.rows, [fit.penalty])
+    assert accuracy(fit.predicted, exact) >= 0.999
+    assert abs(accuracy(fit.predicted, queries.labels) - accuracy(exact, queries.labels)) <= 0.002
 
 
 def test_ridge_answers_as_scikit_learns_ridge_classifier(task):
@@ -223,8 +264,6 @@ def test_mocos_rate_falls_at_60_and_80_percent():
 
 
 def test_mocos_recipe_learns_digits_from_an_untrained_network_and_leaves_it_as_it_was(encoder):
-    from eval.contestants import fingerprint
-
     train, test = open_split("digits", "train").sample(120), open_split("digits", "test").sample(100)
     before = fingerprint(encoder.train())
     task = Task(encoder, train, test, extract(encoder, train), extract(encoder, test), 10)

@@ -7,11 +7,12 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from browser import CHROMIUM, opened
 from PIL import Image
 
 from eval.features import Features, RawPixels, extract
 from eval.plots import confusion_png, map_png, neighbours_png, per_class_png, spectrum_png
-from eval.report import html
+from eval.report import CAPTIONS, html, picture_stem
 from eval.results import Results
 from eval.score import score
 from eval.task import Task
@@ -31,8 +32,8 @@ def pixels_of(png: bytes) -> np.ndarray:
 
 def test_the_confusion_matrix_of_a_perfect_encoder_is_a_bright_diagonal(task):
     """viridis: yellow (253, 231, 37) at 1, violet (68, 1, 84) at 0."""
-    right = pixels_of(confusion_png(task.queries.labels, task))
-    wrong = pixels_of(confusion_png((task.queries.labels + 1) % 10, task))
+    right = pixels_of(confusion_png(task.queries.labels, task, by="k-NN"))
+    wrong = pixels_of(confusion_png((task.queries.labels + 1) % 10, task, by="k-NN"))
     yellow = (np.abs(right - [253, 231, 37]).sum(-1) < 30).sum()
     violet = (np.abs(right - [68, 1, 84]).sum(-1) < 30).sum()
     assert violet / yellow == pytest.approx(9, rel=0.2)
@@ -40,7 +41,7 @@ def test_the_confusion_matrix_of_a_perfect_encoder_is_a_bright_diagonal(task):
 
 
 def test_bars_of_a_perfect_encoder_are_all_full(task):
-    full, half = (pixels_of(per_class_png(p, task)) for p in (task.queries.labels, np.zeros(60, np.int64)))
+    full, half = (pixels_of(per_class_png(p, task, by="k-NN")) for p in (task.queries.labels, np.zeros(60, np.int64)))
     blue = [(np.abs(image - [31, 119, 180]).sum(-1) < 30).sum() for image in (full, half)]
     assert blue[0] == pytest.approx(10 * blue[1], rel=0.2)
 
@@ -102,27 +103,36 @@ def test_the_report_holds_every_number_of_the_tables_and_all_pictures_in_one_fil
     assert "pixels on digits" in page.text
 
 
+def row(**changed: object) -> dict[str, object]:
+    """What the page needs of a row."""
+    facts = {"key": "k", "dataset": "d", "encoder": "e", "encoder_sha256": "", "image_size": 8, "dim": 1}
+    facts |= {"protocol": "p", "protocol_version": 1, "metric": "m", "unit": "share", "value": 0.5, "ci95": None}
+    facts |= {"n_train": 1, "n_test": 1, "data_sha256": ["a", "b"], "date": "", "hardware": "", "command": ""}
+    return facts | dict.fromkeys(("collapsed", "unseen", "unlabelled", "skipped", "duplicates"), 0) | changed
+
+
 def test_names_cannot_break_the_page():
-    base = {
-        "protocol": "p",
-        "protocol_version": 1,
-        "metric": "m",
-        "unit": "share",
-        "value": 0.5,
-        "ci95": None,
-        "dim": 1,
-    }
-    base |= {"n_train": 1, "n_test": 1, "data_sha256": ["a", "b"], "encoder_sha256": "", "image_size": 8, "date": ""}
-    base |= {
-        "collapsed": False,
-        "unseen": 0,
-        "unlabelled": 0,
-        "skipped": 0,
-        "duplicates": 0,
-        "hardware": "",
-        "command": "",
-    }
     page = Page()
-    page.feed(html([base | {"key": "k", "dataset": "d", "encoder": "<script>&"}], {}))
+    page.feed(html([row(encoder="<script>&")], {}))
     assert "<script>&" in page.text
     assert "script" not in page.open
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # httpx-ws leaves its socket to the garbage collector
+def test_a_browser_shows_all_pictures_loads_nothing_else_and_has_nothing_to_complain_of(task, tmp_path):
+    stem, answers = picture_stem(row()), np.roll(task.queries.labels, 1)
+    pictures = {"neighbours": neighbours_png(task), "map": map_png(task), "spectrum": spectrum_png(task)}
+    pictures |= {"confusion": confusion_png(answers, task, by="p"), "classes": per_class_png(answers, task, by="p")}
+    file = tmp_path / "report.html"
+    file.write_text(html([row()], {f"{stem}-{kind}.png": png for kind, png in pictures.items()}))
+    with opened(file.as_uri(), tmp_path / "profile") as page:
+        page.wait_for("document.readyState === 'complete' && document.title === 'Evaluation'")
+        page.call("Emulation.setDeviceMetricsOverride", width=500, height=900, deviceScaleFactor=1, mobile=False)
+        widths = page.run("[...document.images].map((image) => image.naturalWidth)")
+        assert page.run("document.documentElement.scrollWidth") <= 500
+    assert widths == [pixels_of(pictures[kind]).shape[1] for kind in CAPTIONS]
+    asked = [event["params"] for event in page.events if event["method"] == "Network.requestWillBeSent"]
+    assert [ask["request"]["url"] for ask in asked if not ask["request"]["url"].startswith("data:")] == [file.as_uri()]
+    complaints = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
+    assert not [event for event in page.events if event["method"] in complaints]
