@@ -21,7 +21,7 @@ MAPPED = 500  # images on the map
 THUMBNAILS = 120
 PANELS, NEIGHBOURS = 8, 8
 NAMED = 120  # classes; names of more of them could not be read
-COLOURS = matplotlib.colormaps["tab20"].colors
+COLOURS = [matplotlib.colormaps["tab20"](index) for index in range(20)]
 ROOM = 0.12  # inches for the name of a class
 
 
@@ -62,7 +62,8 @@ def map_png(task: Task) -> bytes:
     labels = task.queries.labels[index]
     figure, axis = _canvas(7, 7, f"t-SNE of {len(index)} {task.test.split} images (seed 0; distances mean little)")
     for label in np.unique(labels):
-        axis.scatter(*places[labels == label].T, color=_colour(label), s=12, label=task.test.classes[label])
+        x, y = places[labels == label].T
+        axis.scatter(x, y, color=_colour(label), s=12, label=task.test.classes[label])
     for place, label, image in list(zip(places, labels, labelled(task.test)[index], strict=True))[:THUMBNAILS]:
         picture = OffsetImage(task.test.pixels[image], zoom=18 / task.test.pixels.shape[1])
         frame = {"edgecolor": _colour(label), "linewidth": 1.5}
