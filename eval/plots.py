@@ -84,7 +84,7 @@ def _places(rows: np.ndarray) -> np.ndarray:
     return TSNE(2, init="random", random_state=0, perplexity=perplexity).fit_transform(reduced)
 
 
-def _colour(label: int) -> tuple[float, float, float]:
+def _colour(label: int) -> tuple[float, float, float, float]:
     return COLOURS[label % len(COLOURS)]
 
 
