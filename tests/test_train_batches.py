@@ -208,6 +208,23 @@ def test_own_large_images_train_an_encoder_and_broken_ones_are_told_once(mine, t
     assert zoo.load(folder).image_size == 112
 
 
+@pytest.mark.parametrize(
+    ("labels", "told"), [(["cat"] * 3, "'cat'"), ([0.0, 1.5, 2.0], "0.0"), ([None, None, "1"], "'1'")]
+)
+def test_labels_of_shards_that_are_no_class_index_are_refused(labels, told, tmp_path):
+    cells = [{"bytes": encoded(picture(i)), "path": None} for i in range(3)]
+    pq.write_table(pa.table({"img": cells, "label": labels}), tmp_path / "train-0.parquet")
+    with pytest.raises(BadData, match=f"train-0.parquet: there is a label {told}; a label is a class index"):
+        open_shards("cifar10", "train", tmp_path)
+
+
+def test_shards_may_lack_some_labels(tmp_path):
+    cells = [{"bytes": encoded(picture(i)), "path": None} for i in range(3)]
+    pq.write_table(pa.table({"img": cells, "label": [4, None, 2]}), tmp_path / "train-0.parquet")
+    pq.write_table(pa.table({"img": cells}), tmp_path / "train-1.parquet")
+    assert open_shards("cifar10", "train", tmp_path).labels.tolist() == [4, -1, 2, -1, -1, -1]
+
+
 def test_a_data_set_of_broken_files_is_refused(tmp_path):
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(b"no")

@@ -22,6 +22,7 @@ from train.optim import make_optimizer
 from train.pretrain import pretrain
 from train.recipe import differences, find_recipe
 from train.run_log import RunLog, read_log
+from train.stopping import told_in_one_line
 from zoo.errors import BadData, BadNumber, CorruptFile, UnknownName, ZooError
 from zoo.store import read_card, sha256
 
@@ -158,6 +159,53 @@ def test_numbers_without_a_meaning_are_refused_before_anything_is_written(name, 
         replace(find_recipe("simco-r20-digits"), **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "least"),
+    [("limit", -5, 1), ("limit", 0, 1), ("knn_every", -1, 0), ("chunk", -1, 0), ("workers", 0, 1)],
+)
+def test_flags_without_a_meaning_are_refused_before_anything_is_written(flag, value, least, recipe, tmp_path):
+    with pytest.raises(BadNumber, match=f"^{flag} = {value}; at least {least} is needed$"):
+        pretrain(recipe, out=tmp_path / "run", **{flag: value})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_that_cannot_be_one_is_named_and_stays_as_it_was(recipe, tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    for out in (file, file / "run"):
+        with pytest.raises(ZooError, match=rf"^cannot keep a run in {out}: .*\. Give another --out$"):
+            pretrain(recipe, out=out, limit=64)
+    assert file.read_text() == "mine"
+
+
+def test_half_precision_where_it_would_not_be_computed_is_refused(recipe, tmp_path, monkeypatch):
+    """accelerate would take fp16 on a CPU and compute in float32; the card would say fp16."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    try:
+        for asked in ("fp16", "fp17"):
+            monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", asked)
+            with pytest.raises(ZooError, match=f"{asked} is not computed on cpu: choose --mixed_precision bf16 or no"):
+                pretrain(recipe, out=tmp_path / "run", limit=64)
+            AcceleratorState._reset_state(reset_partial_state=True)
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_command_tells_what_ran_out_and_a_stop_in_one_line_and_hides_no_other_error(capsys):
+    told = r"^error: out of memory \(.*allocate.*\)\. Lower --batch-size, .* --chunk"
+    with pytest.raises(SystemExit, match=told), told_in_one_line():
+        torch.empty(2**55)
+    with pytest.raises(SystemExit) as stopped, told_in_one_line():
+        raise KeyboardInterrupt
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "stopped; the same command goes on from the last checkpoint\n"
+    with pytest.raises(RuntimeError, match="must match the size"), told_in_one_line():
+        torch.zeros(2) + torch.zeros(3)
+
+
 def test_an_unknown_recipe_names_the_nearest_ones():
     with pytest.raises(UnknownName, match="nearest: simco-r18-cifar100, simco-r18-cifar10"):
         find_recipe("simco-r18-cifar1000")
@@ -246,6 +294,20 @@ def test_the_last_two_checkpoints_are_kept_and_a_half_written_one_is_never_read(
         read_progress(last_checkpoint(tmp_path))
 
 
+def test_a_copy_of_a_checkpoint_under_another_name_is_neither_read_nor_deleted_nor_in_the_way(encoder, tmp_path):
+    method = _Counter(encoder)
+    optimizer = make_optimizer("sgd", method, lr=0.1, momentum=0.9, weight_decay=0)
+    first = save_checkpoint(tmp_path, method, optimizer, Progress(1, 0, {}))
+    for name in ("step-best", "step-last"):
+        (tmp_path / f"{name}.safetensors").write_bytes(first.read_bytes())
+    for step in (99_999_999, 100_000_000, 100_000_001):
+        assert save_checkpoint(tmp_path, method, optimizer, Progress(step, 0, {})).exists()
+        assert read_progress(last_checkpoint(tmp_path)).step == step
+    assert sorted(path.stem for path in tmp_path.iterdir()) == [
+        "step-100000000", "step-100000001", "step-best", "step-last",
+    ]  # fmt: skip
+
+
 def test_the_log_drops_what_will_come_again_and_a_line_cut_short(tmp_path):
     with closing(RunLog(tmp_path, step=0)) as log:
         for step in (10, 20, 30):
@@ -260,6 +322,15 @@ def test_the_log_drops_what_will_come_again_and_a_line_cut_short(tmp_path):
         {"step": 20, "loss": 0.05},
         {"step": 30, "loss": 0.5},
     ]
+
+
+@pytest.mark.parametrize("broken", [b"5\n", b'{"loss": 1}\n', b"\xff\x00\n", b"null\n"])
+def test_a_log_that_a_power_cut_has_spoilt_keeps_the_lines_before(broken, tmp_path):
+    (tmp_path / "log.jsonl").write_bytes(b'{"step": 1, "loss": 2.0}\n' + broken)
+    assert read_log(tmp_path) == [{"step": 1, "loss": 2.0}]
+    with closing(RunLog(tmp_path, step=1)) as log:
+        log.write(2, loss=0.5)
+    assert read_log(tmp_path) == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 0.5}]
 
 
 def test_every_epoch_sees_every_image_once_in_an_order_of_its_own():

@@ -265,6 +265,32 @@ def test_a_broken_loss_names_the_tensor_and_saves_the_batch(tmp_path):
     assert torch.equal(again(pixels, step - 1)[0], views["view1"])  # the batch can be made again from its step
 
 
+@pytest.mark.parametrize(
+    ("test", "told"),
+    [
+        ({"": 4}, "no test split for the online probe: the test split of digits has no labels"),
+        ({"a": 3, "": 5}, "on 3 test images"),
+        ({}, "no test split for the online probe: "),
+    ],
+)
+def test_a_test_split_without_labels_does_not_cost_a_run_its_end(test, told, tmp_path, capsys):
+    """The probe's last number is of it; images of the test split without a label do not count."""
+    from PIL import Image
+
+    counts = {"train/a": 80, "train/b": 80} | {f"test/{name}": n for name, n in test.items()}
+    for name, n in counts.items():
+        (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
+        for i in range(n):
+            Image.new("RGB", (8, 8), (i, 3 * i, 255 - i)).save(tmp_path / "data" / name / f"{i}.png")
+    recipe = replace(find_recipe("simco-r20-digits"), **SMALL | {"epochs": 1, "batch_size": 80})
+    folder = pretrain(recipe, out=tmp_path / "run", data=tmp_path / "data", knn_every=1)
+    assert read_card(folder).training["steps"] == 2
+    assert told in capsys.readouterr().out
+    lines = read_log(folder)
+    assert ("online_test" in lines[-1]) == ("a" in test)
+    assert "knn_held_out" in lines[-1]
+
+
 def test_skipped_images_are_counted_and_the_first_five_named():
     split = replace(open_split("digits", "test"), skipped=tuple(f"{i}.png: broken" for i in range(7)))
     line = say_what_is_skipped(split)

@@ -89,7 +89,7 @@ def batches(
     def cut(index: int, step: int, row: int) -> np.ndarray:
         return views.cut(images.picture(index), step, row, batch_size)
 
-    pool, waiting = ThreadPoolExecutor(max(1, workers), "decode"), deque[list[Future[np.ndarray]]]()
+    pool, waiting = ThreadPoolExecutor(workers, "decode"), deque[list[Future[np.ndarray]]]()
     try:
         for step in range(first, last + AHEAD):
             if step < last:

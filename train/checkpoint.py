@@ -51,12 +51,18 @@ def save_checkpoint(folder: Path, method: nn.Module, optimizer: Optimizer, progr
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*.safetensors"))
+    """Oldest first; a copy that somebody put beside them under another name is none of ours."""
+    ours = [path for path in folder.glob("step-*.safetensors") if path.stem.removeprefix("step-").isdecimal()]
+    return sorted(ours, key=_step)
+
+
+def _step(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint in `folder`, if there is one."""
-    return max(_checkpoints(folder), default=None)
+    return next(reversed(_checkpoints(folder)), None)
 
 
 def read_progress(path: Path) -> Progress:
@@ -87,7 +93,7 @@ def load_checkpoint(path: Path, method: nn.Module, optimizer: Optimizer) -> None
 
 def _way_out(path: Path) -> str:
     """What to do about a checkpoint that cannot be read."""
-    before = [other.name for other in _checkpoints(path.parent) if other.name < path.name]
+    before = [other.name for other in _checkpoints(path.parent) if _step(other) < _step(path)]
     if before:
         return f"Delete it: the run then goes on from the one before, {before[-1]}"
     return "Delete it: there is none before it, so the run then starts anew"

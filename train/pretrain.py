@@ -11,7 +11,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-from zoo.errors import ZooError, needs
+from zoo.errors import BadNumber, ZooError, needs
 
 with needs("train", command=__name__ == "__main__"):
     import tensorboard  # noqa: F401  (train.run_log's)
@@ -28,7 +28,7 @@ from train.optim import make_optimizer
 from train.probe import OnlineProbe, probe_beside
 from train.recipe import Recipe, find_recipe, recipes
 from train.run_folder import KeptRun, only_run_in, resume, run_settings
-from train.stopping import EXIT_CODE, stop_requests
+from train.stopping import EXIT_CODE, stop_requests, told_in_one_line
 from train.views import Views
 from train.watch import Watch
 from zoo.encoder import new_encoder
@@ -37,6 +37,7 @@ from zoo.shards import Shards
 from zoo.split import Split
 
 LOG_EVERY = 10  # steps between looks at the loss, each of which waits for the device
+LEAST = {"limit": 1, "knn_every": 0, "chunk": 0, "workers": 1}  # of the flags that are no recipe's
 
 
 def pretrain(
@@ -59,11 +60,12 @@ def pretrain(
     the gradient of the whole batch all the same, but batch normalisation sees a chunk; 0 for all at once. stream: read
     and decode the images while training, from a folder, Parquet or tar shards, rather than once before; always so above
     96 px. workers: threads of each process that decode them. compile: torch.compile.
-    Raises BadData; CorruptFile if the last checkpoint cannot be read; ZooError if another process trains there, the
-    folder holds a run with other numbers, or the loss is not finite. SIGTERM ends it with SystemExit(143), all saved.
+    Raises BadNumber; BadData; CorruptFile if the last checkpoint cannot be read; ZooError if another process trains
+    there, the folder holds a run with other numbers, or the loss is not finite. SIGTERM ends it with SystemExit(143),
+    all saved.
     """
-    accelerator = Accelerator()
-    _refuse_accumulation(accelerator)
+    _check(limit=limit, knn_every=knn_every, chunk=chunk, workers=workers)
+    accelerator = _accelerator()
     rank, world = accelerator.process_index, accelerator.num_processes
     main, device = accelerator.is_main_process, accelerator.device
     folder = out or Path("runs", recipe.name)
@@ -127,13 +129,28 @@ def pretrain(
     return folder
 
 
-def _refuse_accumulation(accelerator: Accelerator) -> None:
+def _check(**flags: int | None) -> None:
+    for name, value in flags.items():
+        if value is not None and value < LEAST[name]:
+            raise BadNumber(f"{name} = {value}; at least {LEAST[name]} is needed")
+
+
+def _accelerator() -> Accelerator:
+    """As `accelerate launch` or its file asks for it. Raises ZooError if that cannot be."""
+    try:
+        accelerator = Accelerator()
+    except ValueError as error:
+        raise ZooError(f"accelerate cannot start: {error} Choose another --mixed_precision") from error
+    precision, device = accelerator.mixed_precision, accelerator.device.type
+    if precision != "no" and not accelerator.native_amp:  # accelerate would compute in float32 and say nothing
+        raise ZooError(f"mixed precision {precision} is not computed on {device}: choose --mixed_precision bf16 or no")
     n = accelerator.gradient_accumulation_steps
     if n != 1:
         raise ZooError(
             f"gradient accumulation over {n} batches does not enlarge the negatives: each would be contrasted with "
             "itself alone. Leave it at 1; a larger --batch-size with --chunk fits the memory and keeps the loss"
         )
+    return accelerator
 
 
 def _untrained(
@@ -190,7 +207,7 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(f"usage: accelerate launch train/pretrain.py RECIPE [--help] [flags]\n\nrecipes: {', '.join(names)}")
         sys.exit(0 if sys.argv[1:] else 2)
-    try:
+    with told_in_one_line():
         recipe = find_recipe(sys.argv[1])
         kind: Any = Annotated[type(recipe), tyro.conf.arg(name="")]
 
@@ -223,11 +240,6 @@ def main() -> None:
             return pretrain(recipe, data=data, out=out, limit=limit, workers=workers, compile=compile, **flags)
 
         folder = tyro.cli(command_line, prog=f"train/pretrain.py {recipe.name}", args=sys.argv[2:])
-    except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
     if PartialState().is_main_process:
         print(f'{folder}: trained. Next: zoo.load("{folder}"), python -m eval.score {folder}')
 

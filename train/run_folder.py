@@ -35,8 +35,12 @@ WORTH_SAVING = 20  # times as long as saving took last: until then it waits, so 
 @contextmanager
 def only_run_in(folder: Path, *, main: bool) -> Iterator[None]:
     """Hold the run folder's lock, which the system lets go of when the process dies, however it dies."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise ZooError(f"cannot keep a run in {folder}: {error.strerror}. Give another --out") from error
+    with lock:
         if main:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -63,12 +63,13 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def _lines_until(path: Path, step: int | None) -> list[str]:
+    """The lines up to `step`; what a kill or a power cut left broken ends them."""
     whole = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
+            of = json.loads(line)["step"]
+        except (json.JSONDecodeError, TypeError, KeyError):
             break
-        if step is None or entry["step"] <= step:
+        if step is None or of <= step:
             whole.append(line)
     return whole

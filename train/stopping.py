@@ -1,6 +1,11 @@
-"""SIGTERM as a request: the step under way ends, the state is saved, and the process exits as the signal would have."""
+"""How a training ends early.
+
+SIGTERM is a request: the step under way ends, the state is saved, and the process exits as the signal would have. What
+a user can mend, and Ctrl-C, end the command in one line.
+"""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from zoo.errors import ZooError
 
 EXIT_CODE = 128 + signal.SIGTERM  # 143, what a shell shows for a process that SIGTERM ended
 
@@ -38,3 +45,28 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         yield anywhere
     finally:
         signal.signal(signal.SIGTERM, earlier)
+
+
+@contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """While the block runs, errors that a user can mend, and Ctrl-C, end the process without a traceback."""
+    try:
+        yield
+    except (ZooError, OSError) as error:
+        sys.exit(f"error: {error}")
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        first = str(error).partition("\n")[0]
+        sys.exit(
+            f"error: out of memory ({first}). Lower --batch-size, or keep it and give --chunk, which sends that many "
+            "images at a time through the encoder; check that no other number is far too large"
+        )
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """torch has a class for a GPU's memory alone; on a CPU only the words tell."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -21,7 +21,8 @@ from train.methods.dictionaries import RECIPES, TwoDictionariesRecipe
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
-from zoo.errors import ZooError, unknown
+from train.stopping import told_in_one_line
+from zoo.errors import unknown
 from zoo.files import write_bytes
 from zoo.provenance import command, hardware, today
 
@@ -122,7 +123,7 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(f"usage: python -m train.study RECIPE [--help] [flags]\n\nrecipes: {', '.join(known)}")
         sys.exit(0 if sys.argv[1:] else 2)
-    try:
+    with told_in_one_line():
         recipe = find_recipe(sys.argv[1])
         if not isinstance(recipe, TwoDictionariesRecipe):
             raise unknown("recipe of the study", recipe.name, known)
@@ -149,8 +150,6 @@ def main() -> None:
             return study(recipe, data=data, out=out, limit=limit, knn_every=knn_every, parts=parts)
 
         print(tyro.cli(command_line, prog=f"train.study {recipe.name}", args=sys.argv[2:]) / "study.svg")
-    except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

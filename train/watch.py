@@ -25,7 +25,7 @@ from train.recipe import Recipe
 from train.report import write_report
 from train.run_log import RunLog, read_log
 from train.views import Views
-from zoo.errors import BadData
+from zoo.errors import ZooError
 from zoo.shards import Shards
 from zoo.source import FOLDER
 from zoo.split import Split, open_split
@@ -130,11 +130,11 @@ class Watch:
         if self._probe is None or own:
             return {}
         try:
-            test = open_split(self._images.dataset, "test", data=self._data)
-        except (BadData, FileNotFoundError) as error:
+            test = extract(self._method.encoder, open_split(self._images.dataset, "test", data=self._data))
+        except (ZooError, OSError) as error:  # the run has done its work, which no missing number may cost
             self._bar.write(f"no test split for the online probe: {error}")
             return {}
-        value = self._probe.accuracy(extract(self._method.encoder, test))
+        value = self._probe.accuracy(test)
         self._bar.write(f"online linear probe on {len(test):,} test images: {100 * value:.2f} %")
         return {"online_test": value}
 

@@ -132,7 +132,7 @@ def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray,
 
     groups: list[tuple[Path, int]] = []
     counts: list[int] = []
-    labels: list[int | None] = []
+    labels: list[int] = []
     image = ""
     for path in paths:
         try:
@@ -144,7 +144,7 @@ def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray,
                 column = next((c for c in (label, "label") if c in schema.names), None)
                 groups += [(path, g) for g in range(meta.num_row_groups)]
                 counts += [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
-                labels += file.read([column])[column].to_pylist() if column else [None] * meta.num_rows
+                labels += _marks(file.read([column])[column].to_pylist(), path) if column else [-1] * meta.num_rows
         except ArrowInvalid as error:
             raise BadData(f"{path}: cannot be read ({error}). Download it again") from error
     starts = np.cumsum([0, *counts])
@@ -161,8 +161,15 @@ def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray,
         group = int(np.searchsorted(starts, index, side="right")) - 1
         return f"{groups[group][0].name} image {index}", held(group)[index - starts[group]]
 
-    marks = np.asarray([-1 if value is None else value for value in labels], np.int64)
-    return marks, np.repeat(np.arange(len(groups)), counts), read
+    return np.asarray(labels, np.int64), np.repeat(np.arange(len(groups)), counts), read
+
+
+def _marks(column: list[Any], path: Path) -> list[int]:
+    """The labels of a column, -1 where there is none."""
+    wrong = next((value for value in column if not isinstance(value, int | None)), None)
+    if wrong is not None:
+        raise BadData(f"{path}: there is a label {wrong!r}; a label is a class index, an integer")
+    return [-1 if value is None else value for value in column]
 
 
 def _fields(kind: Any) -> list[str]:
