@@ -48,19 +48,29 @@ def bulk(
         raise ZooError(f"--workers {workers}; at least 1")
     session = open_model(model)
     source = source if "://" in source else str(Path(source).resolve())  # workers of a cluster stand elsewhere
+    if output.resolve().is_relative_to(source.removeprefix("file://")):
+        raise ZooError(f"-o {output} lies in the input, so its parts would be input, too. Take a folder outside")
     shards = shards_of(source)
     write_plan(output, session, source, shards)
     todo = [shard for shard in shards if not part(output, shard.number).is_file()]
     print(f"{len(shards)} shards, {len(shards) - len(todo)} done already")
     if todo:
         _run(todo, str(session.path.resolve()), source, output.resolve(), workers=workers, address=address)
-    rows = sum(pq.read_metadata(part(output, shard.number)).num_rows for shard in shards)
-    bad = sum(len(bad_file(output, shard.number).read_text().splitlines()) for shard in shards)
+    rows = sum(rows_of(part(output, shard.number)) for shard in shards)
+    bad = sum(bad_file(output, shard.number).read_bytes().count(b"\n") for shard in shards)
     print(f"{output}: {rows} embeddings of {session.dim} numbers, {bad} images left out, see {output}/bad-*.jsonl")
 
 
 def part(output: Path, number: int) -> Path:
     return output / f"part-{number:05}.parquet"
+
+
+def rows_of(path: Path) -> int:
+    """How many embeddings a part holds. Raises BadData for one that was damaged after it was written."""
+    try:
+        return pq.read_metadata(path).num_rows
+    except pa.ArrowInvalid as error:
+        raise BadData(f"{path}: not a sound part ({error}). Delete it; the same command makes it again") from error
 
 
 def bad_file(output: Path, number: int) -> Path:
@@ -91,7 +101,7 @@ class EmbedShard:
         shard = Shard(row["number"], list(row["files"]), row["row_group"])
         try:
             rows, bad = self._embed(shard)
-        except (BadData, OSError, pa.ArrowException) as error:  # of this shard alone; the others go on
+        except (ZooError, OSError, pa.ArrowException) as error:  # of this shard alone; the others go on
             return {"number": shard.number, "rows": 0, "bad": 0, "error": str(error)}
         return {"number": shard.number, "rows": rows, "bad": bad, "error": ""}
 
@@ -165,6 +175,9 @@ def main() -> None:
         tyro.cli(bulk, prog="python -m serve.bulk")
     except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on after the last whole shard", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

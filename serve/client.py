@@ -47,7 +47,7 @@ class Client:
     """One server. key: a bearer token. retries: further attempts when it is busy or unreachable. timeout: seconds."""
 
     def __init__(self, url: str, *, key: str | None = None, retries: int = 4, timeout: float = 60.0) -> None:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers = {b"authorization": f"Bearer {key.strip()}".encode()} if key else {}  # a key read from a file has a \n
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
         self._retries = retries
 
@@ -59,7 +59,7 @@ class Client:
 
     def models(self) -> list[dict[str, Any]]:
         """What the server has: id, dim, image_size and weights_sha256 of each."""
-        return self._ask("GET", "/v1/models").json()["data"]
+        return _field(self._ask("GET", "/v1/models"), "data")
 
     def embed(
         self,
@@ -73,19 +73,24 @@ class Client:
 
         Raises ServerRefused, with `index` the place among `pictures`, and FileNotFoundError.
         """
+        if isinstance(pictures, str | bytes | Path):
+            raise ZooError(f"embed takes a list of pictures; got one {type(pictures).__name__}. Write embed([picture])")
         query = {"normalize": str(normalize).lower()} | ({"model": model} if model else {})
         query |= {"dimensions": str(dimensions)} if dimensions is not None else {}
-        return np.concatenate([self._embed(files, query, start) for start, files in _portions(pictures)])
+        rows = [self._embed(files, query, start) for start, files in _portions(pictures)]
+        if not rows:
+            raise ZooError("no picture to embed; give at least one")
+        return np.concatenate(rows)
 
     def similarity(self, a: Picture, b: Sequence[Picture], *, model: str = "") -> np.ndarray:
         """(n,) float32 cosines of one picture with n others."""
         body = {"a": _base64(a), "b": [_base64(picture) for picture in b], "model": model}
-        return np.array(self._ask("POST", "/v1/similarity", json=body).json()["similarities"], np.float32)
+        return np.array(_field(self._ask("POST", "/v1/similarity", json=body), "similarities"), np.float32)
 
     def search(self, picture: Picture, *, k: int = 10, index: str = "") -> list[Neighbour]:
         """The k nearest images of an indexed folder, the nearest first."""
         body = {"image": _base64(picture), "k": k, "index": index}
-        found = self._ask("POST", "/v1/search", json=body).json()["neighbours"]
+        found = _field(self._ask("POST", "/v1/search", json=body), "neighbours")
         return [Neighbour(row["path"], row["similarity"]) for row in found]
 
     def _embed(self, files: list[bytes], query: dict[str, str], start: int) -> np.ndarray:
@@ -97,13 +102,18 @@ class Client:
         except ServerRefused as refusal:
             refusal.index = None if refusal.index is None else refusal.index + start
             raise
-        return np.load(io.BytesIO(answer.content), allow_pickle=False)
+        try:
+            return np.load(io.BytesIO(answer.content), allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise _not_ours(answer) from error
 
     def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
         """The answer to a request, which is sent again while the server is busy or unreachable."""
         for attempt in range(self._retries + 1):
             try:
                 answer = self._http.request(method, path, **request)
+            except httpx.UnsupportedProtocol as error:  # waiting is no help
+                raise ZooError(f"{self._http.base_url}: {error}. A URL is such as http://127.0.0.1:3000") from error
             except httpx.TransportError as error:
                 if attempt == self._retries:
                     raise ZooError(
@@ -136,6 +146,21 @@ def _pause(attempt: int, retry_after: str) -> float:
     """Seconds before the next attempt: what the server asked for, else 0.1, 0.2, 0.4 ...; up to half as much again."""
     least = float(retry_after) if retry_after.isdecimal() else 0.1 * 2**attempt
     return min(least, LONGEST) * random.uniform(1, 1.5)
+
+
+def _field(answer: httpx.Response, name: str) -> Any:
+    """One field of a JSON answer. Raises ZooError if the answer has none."""
+    try:
+        return answer.json()[name]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _not_ours(answer) from error
+
+
+def _not_ours(answer: httpx.Response) -> ZooError:
+    kind = answer.headers.get("content-type", "nothing")
+    return ZooError(
+        f"{answer.url.copy_with(query=None)} answered with {kind}, as no `zoo serve` does. Is this its URL?"
+    )
 
 
 def _error(answer: httpx.Response) -> dict[str, Any]:

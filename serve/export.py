@@ -187,6 +187,9 @@ def main() -> None:
         tyro.cli(export, prog="python -m serve.export")
     except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("stopped; an earlier file, if there was one, is as it was", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

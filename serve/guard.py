@@ -108,7 +108,7 @@ class Guard:
     def _key(self, headers: Headers) -> bytes:
         """The key of this server that a request shows; empty if it shows none."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip().encode()
+        given = key.strip().encode("latin-1")  # the bytes as they came
         same = [each for each in self._keys if hmac.compare_digest(given, each)]  # all of them, in constant time
         return same[0] if same and scheme.lower() == "bearer" else b""
 

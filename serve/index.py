@@ -89,11 +89,15 @@ def _decoded(
     batch = []
     for entry in entries:
         try:
+            entry.path.encode()
             if entry.size > MAX_IMAGE:
                 raise BadImage(f"larger than {MAX_IMAGE:,} bytes")
             batch.append((entry, session.preprocess((folder / entry.path).read_bytes())))
         except (BadImage, OSError) as error:
             reasons.append(f"{folder / entry.path}: {error}")
+        except UnicodeEncodeError:  # no answer in JSON could hold it
+            name = entry.path.encode(errors="backslashreplace").decode()
+            reasons.append(f"{folder}/{name}: the name of this file is not UTF-8. Rename it")
         if len(batch) == MAX_BATCH:
             yield batch
             batch = []
@@ -106,6 +110,9 @@ def main() -> None:
         tyro.cli(build, prog="zoo index")
     except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("stopped; an earlier index, if there was one, is as it was", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

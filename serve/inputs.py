@@ -3,11 +3,13 @@
 Of a file that is larger than MAX_IMAGE, also in an archive, one byte more than that is read.
 """
 
+import lzma
+import os
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 import pyarrow as pa
@@ -19,6 +21,8 @@ from zoo.errors import BadData
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 COLUMNS = ("image", "img", "bytes")  # of a Parquet file's images: bytes, or the Hub's struct of bytes and path
+# what Python's readers raise; RuntimeError: encrypted, or packed in a way they do not know; UnicodeError: a name
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, UnicodeError)
 FILES = 1000  # image files of one shard
 
 Encoded = tuple[str, bytes | None]  # id, file; None where a row of Parquet holds none
@@ -38,10 +42,7 @@ def shards_of(source: str) -> list[Shard]:
     info = system.get_file_info(root)
     if info.type == fs.FileType.NotFound:
         raise BadData(f"{source}: no such file or folder")
-    found = (
-        system.get_file_info(fs.FileSelector(root, recursive=True)) if info.type == fs.FileType.Directory else [info]
-    )
-    paths = sorted(each.path for each in found if each.type == fs.FileType.File)
+    paths = sorted(_files_below(system, root) if info.type == fs.FileType.Directory else [info.path])
     images = [path for path in paths if _suffix(path) in SUFFIXES]
     parts = [(images[n : n + FILES], 0) for n in range(0, len(images), FILES)]
     parts += [([path], 0) for path in paths if path.lower().endswith(ARCHIVES)]
@@ -51,6 +52,40 @@ def shards_of(source: str) -> list[Shard]:
     if not parts:
         raise BadData(f"{source}: no {', '.join([*sorted(SUFFIXES), *ARCHIVES])} or .parquet file")
     return [Shard(number, files, group) for number, (files, group) in enumerate(parts)]
+
+
+def _files_below(system: fs.FileSystem, root: str) -> list[str]:
+    """Every file of a folder, at any depth. Raises BadData for a local name that is no text."""
+    if not isinstance(system, fs.LocalFileSystem):
+        found = system.get_file_info(fs.FileSelector(root, recursive=True))
+        return [each.path for each in found if each.type == fs.FileType.File]
+    paths: list[str] = []
+    seen = {_identity(Path(root))}
+    for folder, below, names in os.walk(root, followlinks=True, onerror=_raised):
+        # a link to a folder that was met already, such as to one above, would give its images again, or without end
+        fresh = {_identity(Path(folder, name)): name for name in sorted(below, reverse=True)}
+        below[:] = sorted(name for identity, name in fresh.items() if identity not in seen)
+        seen |= fresh.keys()
+        paths += [str(path) for path in (Path(folder, name) for name in names) if path.is_file()]
+    for path in paths:
+        if _text(path) != path:  # pyarrow could not open it
+            raise BadData(f"{_text(path)}: the name of this file is not UTF-8. Rename it")
+    return paths
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """The same for a folder and for every link to it."""
+    stat = folder.stat()
+    return stat.st_dev, stat.st_ino
+
+
+def _raised(error: OSError) -> None:
+    raise error
+
+
+def _text(name: str) -> str:
+    """A file's name as Unicode: Python keeps bytes that are not UTF-8 as lone surrogates, which no row can hold."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def images_of(source: str, shard: Shard) -> Iterator[Encoded]:
@@ -105,14 +140,14 @@ def _archived_images(file: IO[bytes], name: str) -> Iterator[Encoded]:
                 for info in archive.infolist():
                     if _suffix(info.filename) in SUFFIXES:
                         with archive.open(info) as member:
-                            yield f"{name}/{info.filename}", member.read(MAX_IMAGE + 1)
+                            yield f"{name}/{_text(info.filename)}", member.read(MAX_IMAGE + 1)
             return
         with tarfile.open(fileobj=file) as tar:
             for entry in tar:
                 content = tar.extractfile(entry) if entry.isfile() and _suffix(entry.name) in SUFFIXES else None
                 if content is not None:
-                    yield f"{name}/{entry.name}", content.read(MAX_IMAGE + 1)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError) as error:  # the last: encrypted
+                    yield f"{name}/{_text(entry.name)}", content.read(MAX_IMAGE + 1)
+    except DAMAGED as error:
         raise BadData(f"{name}: not a sound zip or tar archive ({error}). Make or fetch it again") from error
 
 

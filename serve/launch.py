@@ -6,6 +6,7 @@ It listens on this machine alone, sends nothing to anybody, and gives each worke
 import ipaddress
 import os
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,7 @@ def launch(
         workers: processes; each has its own copy of the models and computes in one thread.
     """
     check(models, index, host=host, workers=workers, keys=os.environ.get("ZOO_API_KEY", ""))
+    check_address(host, port)
     for name in without_onnx(models):
         subprocess.run([sys.executable, "-m", "serve.export", name])  # where it fails, the server says what is missing
     os.environ.update(environment(models, index, workers=workers))
@@ -66,6 +68,21 @@ def check(models: tuple[str, ...], index: tuple[str, ...], *, host: str, workers
         )
     if workers < 1:
         raise ZooError(f"--workers {workers}; at least 1")
+
+
+def check_address(host: str, port: int) -> None:
+    """Raises ZooError if nobody can listen there now: BentoML would end with a traceback, or take another port."""
+    if not 1 <= port <= 65_535:
+        raise ZooError(f"--port {port}; a TCP port is a number from 1 to 65535")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: a port just left is free
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ZooError(
+                f"cannot listen on {host}, port {port}: {error.strerror}. "
+                "Take another --port or --host, or stop what listens there"
+            ) from error
 
 
 def without_onnx(models: tuple[str, ...]) -> list[str]:

@@ -112,6 +112,8 @@ async def _form_images(request: Request) -> list[bytes]:
     except HTTPException as error:
         status = 413 if error.detail.startswith("Too many") else 400
         raise Refused(status, error.detail, param="images") from error
+    except UnicodeError as error:  # the form's `charset` is one that decodes nothing
+        raise Refused(400, f"the form is not in the charset that it names ({error})", param="images") from error
     return images
 
 

@@ -62,7 +62,10 @@ def read_index(path: Path) -> tuple[Facts, np.ndarray]:
         if vectors.dtype != np.float32 or vectors.shape != (len(facts.entries), facts.dim):
             raise ValueError(f"{len(facts.entries)} entries of {facts.dim} numbers, vectors {vectors.shape}")
     except Exception as error:  # zipfile, zlib, numpy and json have a dozen words for a damaged file
-        raise CorruptFile(f"{path}: not an index ({error}). Make it again: zoo index NAME FOLDER -o {path}") from error
+        raise CorruptFile(
+            f"{path}: not a sound index ({str(error).partition('. ')[0]}). Delete it and make it again: "
+            f"zoo index NAME FOLDER -o {path}"
+        ) from error
     return facts, vectors
 
 

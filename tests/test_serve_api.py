@@ -186,7 +186,7 @@ def guarded(exported: Path) -> TestClient:
     from serve.service import engine, indexes
 
     app = Starlette(routes=[Mount("/v1", routes(engine, indexes))])
-    return TestClient(app=Guard(app, keys="first, second"))  # type: ignore[arg-type]
+    return TestClient(app=Guard(app, keys="first, second, schlüssel"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_without_a_key_every_keyed_path_is_a_401(guarded: TestClient, header: st
 
 
 def test_any_of_the_keys_opens_and_health_needs_none(guarded: TestClient) -> None:
-    for key in (b"Bearer first", b"bearer first", b"Bearer second"):
+    for key in (b"Bearer first", b"bearer first", b"Bearer second", "Bearer schlüssel".encode()):
         assert guarded.get("/v1/models", headers={"authorization": key}).status_code == 200
     refused(guarded.get("/livez"), 404, "not_found", says="Not Found")  # the door is open; this small app has none
 

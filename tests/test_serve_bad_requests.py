@@ -124,6 +124,9 @@ def test_what_is_not_base64_is_a_bad_request_and_no_address_is_read(client: Test
 def test_broken_forms_are_bad_requests(client: TestClient) -> None:
     for kind in ("multipart/form-data", "multipart/form-data; boundary=x"):
         refused(client.post("/v1/embed", content=b"nonsense", headers={"content-type": kind}), 400, "invalid_request")
+    form = client.build_request("POST", "/v1/embed", files=files(png()))
+    form.headers["content-type"] += "; charset=undefined"  # a codec of Python's that decodes nothing
+    refused(client.send(form), 400, "invalid_request", says="charset")
 
 
 def test_bad_requests_never_harm_their_neighbours(client: TestClient, torch_encoder: Encoder) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import sys
 import tarfile
 import warnings
 import zipfile
@@ -17,7 +18,7 @@ from serve_model import gap, png
 
 import serve.bulk
 import serve.inputs
-from serve.bulk import EmbedShard, bad_file, bulk, part, write_plan
+from serve.bulk import EmbedShard, bad_file, bulk, part, rows_of, write_plan
 from serve.inputs import images_of, shards_of
 from serve.limits import MAX_IMAGE
 from serve.session import Session
@@ -137,6 +138,19 @@ def test_a_parquet_file_without_encoded_images_is_told_before_anything_runs(
         shards_of(str(tmp_path))
 
 
+@pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
+def test_a_damaged_member_of_any_packing_is_told(exported: Path, tmp_path: Path, kind: int) -> None:
+    (source := tmp_path / "in").mkdir()
+    with zipfile.ZipFile(source / "a.zip", "w", kind) as archive:
+        archive.writestr("a.png", png(height=90))
+    content = bytearray((source / "a.zip").read_bytes())
+    content[60:120] = bytes(60)
+    (source / "a.zip").write_bytes(content)
+    found = EmbedShard(str(exported / "model.onnx"), str(source), str(tmp_path))(shards_of(str(source))[0]._asdict())
+    assert found["rows"] == 0
+    assert found["error"]
+
+
 @pytest.mark.parametrize("name", ["a.zip", "b.tar"])
 def test_a_damaged_archive_is_named_and_its_shard_not_done(exported: Path, source: Path, name: str) -> None:
     path, out = source / name, source.parent / "out"
@@ -157,6 +171,60 @@ def test_an_image_that_is_too_large_is_told_so_in_a_file_and_in_an_archive(expor
     bad = [json.loads(bad_file(tmp_path / "out", number).read_text()) for number in range(2)]
     reason = "larger than 10,485,760 bytes"
     assert bad == [{"id": "a.png", "reason": reason}, {"id": "b.zip/a.png", "reason": reason}]
+
+
+def test_links_give_every_image_once_and_never_go_in_circles(source: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "14.png").write_bytes(png(14))
+    for name, target in {"up": source, "again": source / "deep", "linked": elsewhere, "gone.png": "nowhere"}.items():
+        (source / name).symlink_to(target)
+    (elsewhere / "back").symlink_to(source)
+    (elsewhere / "14 too.png").symlink_to("14.png")  # a file of its own name, as every link to a file is
+    names = [name for shard in shards_of(str(source)) for name, _ in images_of(str(source), shard)]
+    deep = {f"again/{seed}.png" for seed in range(4)}
+    rest = {name for name in EXPECTED if not name.startswith("deep/")} | {"cut.png", "a.zip/cut.png", "c.parquet#4"}
+    assert sorted(names) == sorted(deep | rest | {"linked/14.png", "linked/14 too.png"})
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take no such name")
+def test_a_file_name_that_is_not_unicode_is_told(source: Path) -> None:
+    Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9.png")).write_bytes(png())
+    with pytest.raises(BadData, match=r"caf\\udce9\.png: .* not UTF-8. Rename it"):
+        shards_of(str(source))
+
+
+def test_names_in_archives_that_are_not_unicode_still_have_their_row(exported: Path, tmp_path: Path) -> None:
+    (source := tmp_path / "in").mkdir()
+    with tarfile.open(source / "a.tar", "w", format=tarfile.USTAR_FORMAT, encoding="latin-1") as tar:
+        for name, content in {"café.png": png(), "è.png": b"no picture"}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    embed_all(exported, source, tmp_path / "out")
+    assert pq.read_table(part(tmp_path / "out", 0))["id"].to_pylist() == [r"a.tar/caf\udce9.png"]
+    assert json.loads(bad_file(tmp_path / "out", 0).read_text())["id"] == r"a.tar/\udce8.png"
+
+
+def test_parts_are_not_written_into_the_input(exported: Path, source: Path) -> None:
+    for at, out in ((str(source), source), (str(source), source / "out"), (source.as_uri(), source / "deep")):
+        with pytest.raises(ZooError, match=f"-o {out} lies in the input"):
+            bulk(str(exported), at, output=out)
+    assert not (source / "plan.json").exists()
+
+
+def test_a_part_that_was_damaged_is_named(tmp_path: Path) -> None:
+    (tmp_path / "part-00000.parquet").write_bytes(b"PAR1 cut")
+    with pytest.raises(BadData, match=r"part-00000\.parquet: not a sound part .* Delete it"):
+        rows_of(part(tmp_path, 0))
+
+
+def test_a_shard_that_cannot_be_written_says_why(exported: Path, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"a file")
+    found = EmbedShard(str(exported / "model.onnx"), str(source), str(tmp_path / "out"))(
+        shards_of(str(source))[0]._asdict()
+    )
+    assert (found["rows"], found["error"].startswith(f"cannot write {tmp_path}/out/part-00000.parquet: ")) == (0, True)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from browser import CHROMIUM, Page, opened
 from serve_model import NAME, OTHER, png
 
+from serve.limits import MAX_BODY, MAX_IMAGE
 from zoo.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
@@ -73,6 +74,30 @@ def test_the_nearest_stand_first_among_the_images_and_in_the_index(
             among.index(f"picture {each}.png (") for each in order
         )
         assert found.startswith(f"{'ab'[number % 2]}/{number} 🙂.png (1.000)")
+
+
+def test_many_large_images_and_what_cannot_be_sent_are_no_harm(
+    page: Page, torch_encoder: Encoder, tmp_path: Path
+) -> None:
+    large = png() + bytes(MAX_BODY // 4)  # what follows a PNG's end is not read
+    contents = [large, png(1), large, large, large]  # more than one request may hold
+    rest = {"too large.png": large + bytes(MAX_IMAGE), "deleted.png": png(2)}
+    paths = [tmp_path / name for name in [*(f"{number}.png" for number in range(5)), *rest]]
+    for path, content in zip(paths, [*contents, *rest.values()], strict=True):
+        path.write_bytes(content)
+    page.run("document.getElementById('clear').click()")
+    page.run(f"document.getElementById('model').value = '{NAME}'")
+    page.choose_files("#files", paths)
+    page.wait_for(DONE)
+    paths[-1].unlink()
+    page.run("document.getElementById('model').dispatchEvent(new Event('change'))")
+    page.wait_for("document.getElementById('status').textContent.includes('5 images compared')")
+    units = torch_encoder.embed(contents, normalize=True)
+    assert np.abs(shown(page) - units @ units.T).max() < 6e-4
+    told = page.run("[...document.querySelectorAll('#errors p')].map((p) => p.textContent)")
+    assert told[0] == f"too large.png: larger than {MAX_IMAGE:,} bytes"
+    assert told[1].startswith("deleted.png: cannot be read")
+    assert len(told) == 2
 
 
 def test_everything_can_be_reached_and_done_by_keyboard(page: Page, compared: list[bytes]) -> None:

@@ -1,6 +1,8 @@
 """serve/index.py, serve/search.py and serve/client.py: a folder indexed, searched, brought up to date while served."""
 
+import os
 import shutil
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -78,6 +80,18 @@ def test_a_second_run_embeds_only_what_changed(
     assert not np.array_equal(vectors[0], first[0])
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take no such name")
+def test_a_file_name_that_no_answer_can_hold_is_left_out(
+    exported: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.png")).write_bytes(png(50))
+    facts, _ = read_index(build(str(exported), folder))
+    assert len(facts.entries) == 5
+    said = capsys.readouterr()
+    assert "5 images, 5 of them new, 1 left out" in said.out
+    assert r"pictures/caf\udce9.png: the name of this file is not UTF-8" in said.err
+
+
 def test_vectors_of_another_model_are_not_used_again(
     exported: Path, other_exported: Path, folder: Path, other_encoder: Encoder
 ) -> None:
@@ -122,7 +136,10 @@ def test_what_is_no_index_is_told_clearly(indexed: tuple[Path, Path], exported: 
         Index(tmp_path / "a.index.npz")
     for content in (b"", b"no zip", indexed[1].read_bytes()[:-200]):
         (tmp_path / "a.index.npz").write_bytes(content)
-        with pytest.raises(CorruptFile, match="Make it again"):
+        with pytest.raises(CorruptFile, match="Delete it and make it again") as caught:
+            build(str(exported), indexed[0], output=tmp_path / "a.index.npz")
+        assert "pickle.load" not in str(caught.value)  # numpy's advice
+        with pytest.raises(CorruptFile, match="Delete it and make it again"):
             Index(tmp_path / "a.index.npz")
     with pytest.raises(BadData, match="no image file"):
         build(str(exported), tmp_path)
@@ -148,6 +165,48 @@ def test_the_client_gets_any_number_of_embeddings_in_their_order(
         with pytest.raises(ServerRefused, match="415") as caught:
             client.embed(pictures)
         assert (caught.value.index, caught.value.code) == (17, "unsupported_media_type")
+
+
+def test_the_client_says_what_is_wrong_with_a_call(live: str) -> None:
+    with Client(live, key=" schlüssel\n") as client:  # this server asks for none
+        for wrong in ("cat.png", b"bytes", Path("cat.png")):
+            with pytest.raises(ZooError, match=r"takes a list of pictures; .* embed\(\[picture\]\)"):
+                client.embed(wrong)  # type: ignore[arg-type]
+        with pytest.raises(ZooError, match="at least one"):
+            client.embed([])
+        assert client.models()[0]["id"] == NAME
+    with Client("localhost:3000") as client, pytest.raises(ZooError, match="A URL is such as http://127"):
+        client.models()
+
+
+class _Other(BaseHTTPRequestHandler):
+    """A server of something else, which answers everything with a page."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.send_header("content-length", "14")
+        self.end_headers()
+        self.wfile.write(b"<p>welcome</p>")
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_server_of_something_else_is_told() -> None:
+    with HTTPServer(("127.0.0.1", 0), _Other) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with Client(f"http://127.0.0.1:{server.server_port}") as client:
+            calls = client.models, lambda: client.embed([png()]), lambda: client.search(png())
+            for call in (*calls, lambda: client.similarity(png(), [png()])):
+                with pytest.raises(ZooError, match=r"/v1/\w+ answered with text/html, as no `zoo serve` does"):
+                    call()
+        server.shutdown()
+        thread.join()
 
 
 def test_the_client_splits_what_one_request_cannot_hold(live: str, torch_encoder: Encoder) -> None:

@@ -2,6 +2,8 @@
 "use strict";
 
 const AT_A_TIME = 16; // images of one request
+const LARGEST = 10 * 2 ** 20; // bytes of an image, as serve/limits.py has it
+const AT_MOST = 31 * 2 ** 20; // bytes of one request's images, which leaves room for the form around them
 const NEIGHBOURS = 5;
 const $ = (id) => document.getElementById(id);
 let images = []; // {name, url, file}
@@ -43,9 +45,13 @@ async function update() {
   $("status").textContent = `Embedding ${images.length} images`;
   try {
     if (!$("model").value) await listModels();
-    const good = [], rows = [], bad = [];
-    for (let start = 0; start < images.length; start += AT_A_TIME) {
-      const chunk = images.slice(start, start + AT_A_TIME);
+    const good = [], rows = [], bad = [], fit = [];
+    for (const image of [...images]) {
+      const fault = await faultOf(image.file);
+      if (fault) bad.push(`${image.name}: ${fault}`);
+      else fit.push(image);
+    }
+    for (const chunk of portions(fit)) {
       const answer = await embed(chunk, $("model").value);
       answer.index.forEach((place, i) => { good.push(chunk[place]); rows.push(answer.embeddings[i]); });
       bad.push(...answer.errors.map((error) => `${chunk[error.index].name}: ${error.message}`));
@@ -59,6 +65,30 @@ async function update() {
     $("errors").replaceChildren(make("p", { textContent: error.message }));
     $("status").textContent = "No answer.";
   }
+}
+
+// Why a file cannot be sent; nothing if it can. The browser sends nothing at all if one file of a form cannot be read.
+async function faultOf(file) {
+  if (file.size > LARGEST) return `larger than ${LARGEST.toLocaleString("en")} bytes`;
+  try {
+    await file.slice(0, 1).arrayBuffer();
+  } catch {
+    return "cannot be read: a folder, or a file that was changed or deleted since it was added";
+  }
+}
+
+function portions(fit) {
+  const chunks = [];
+  let bytes = Infinity; // of the last chunk
+  for (const image of fit) {
+    if (bytes + image.file.size > AT_MOST || chunks.at(-1).length === AT_A_TIME) {
+      chunks.push([]);
+      bytes = 0;
+    }
+    chunks.at(-1).push(image);
+    bytes += image.file.size;
+  }
+  return chunks;
 }
 
 function show(good, rows, status) {
