@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Annotated, Any, final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import tyro
+
+from zoo.errors import BadData, BadImage, ZooError, needs
+
+with needs("bulk", command=__name__ == "__main__"):
+    import onnxruntime  # noqa: F401  (serve.session's)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 from serve.inputs import Encoded, Shard, images_of, shards_of
 from serve.limits import MAX_IMAGE
 from serve.session import Session, open_model
-from zoo.errors import BadData, BadImage, ZooError
 from zoo.files import new_file, write_bytes
 
 BATCH = 32  # images of one run
@@ -148,7 +152,8 @@ class EmbedShard:
 
 def _run(todo: list[Shard], model: str, source: str, output: Path, *, workers: int, address: str | None) -> None:
     """Embed shards in Ray's worker processes; each is told when done. Raises BadData if one of them cannot be read."""
-    import ray
+    with needs("bulk"):
+        import ray
 
     errors = []
     ray.init(address=address, include_dashboard=False, num_cpus=None if address else workers, logging_level="error")

@@ -71,7 +71,7 @@ class Client:
     ) -> np.ndarray:
         """(n, D) float32 embeddings, in the order of the pictures; any number of them, n >= 1.
 
-        Raises ServerRefused, with `index` the place among `pictures`, and FileNotFoundError.
+        Raises ServerRefused, with `index` the place among `pictures`, FileNotFoundError, and ZooError for a wrong call.
         """
         if isinstance(pictures, str | bytes | Path):
             raise ZooError(f"embed takes a list of pictures; got one {type(pictures).__name__}. Write embed([picture])")
@@ -134,6 +134,8 @@ def _portions(pictures: Sequence[Picture]) -> Iterator[tuple[int, list[bytes]]]:
     start, files = 0, list[bytes]()
     for place, picture in enumerate(pictures):
         content = _content(picture)
+        if len(content) > AT_MOST:
+            raise ZooError(f"picture {place} has {len(content):,} bytes; one request holds at most {AT_MOST:,}")
         if files and (len(files) == AT_A_TIME or sum(map(len, files)) + len(content) > AT_MOST):
             yield start, files
             start, files = place, []

@@ -8,11 +8,15 @@ from typing import Annotated
 import numpy as np
 import tyro
 
+from zoo.errors import BadData, BadImage, ZooError, needs
+
+with needs("index", command=__name__ == "__main__"):
+    import onnxruntime  # noqa: F401  (serve.session's)
+
 from serve.limits import MAX_BATCH, MAX_IMAGE, SUFFIXES
 from serve.search import SUFFIX, Entry, Facts, read_index, write_index
 from serve.session import Session, open_model
 from zoo.embedding import unit_rows
-from zoo.errors import BadData, BadImage, ZooError
 from zoo.files import locked, zoo_home
 
 
@@ -31,7 +35,7 @@ def build(
         folder: searched through all its folders for JPEG, PNG and WebP files.
         output: the file to write, ending in .index.npz; by default in $ZOO_HOME/indexes, named after the folder.
     """
-    path = output or zoo_home() / "indexes" / f"{folder.resolve().name}{SUFFIX}"
+    path = output or default_file(folder)
     if not path.name.endswith(SUFFIX):
         raise ZooError(f"-o {path}: the name of an index ends in {SUFFIX}")
     session, entries = open_model(model), entries_below(folder)
@@ -41,12 +45,25 @@ def build(
         good = [entry for entry in entries if entry in known or entry in vectors]
         rows = [known[entry] if entry in known else vectors[entry] for entry in good]
         facts = Facts(
-            model=session.name, weights_sha256=session.weights_sha256, dim=session.dim, folder=str(folder), entries=good
+            model=session.name,
+            weights_sha256=session.weights_sha256,
+            dim=session.dim,
+            folder=str(folder.resolve()),
+            entries=good,
         )
         write_index(path, facts, np.array(rows, np.float32).reshape(-1, session.dim))
     for reason in reasons:
         print(f"left out: {reason}", file=sys.stderr)
     print(f"{path}: {len(good)} images, {len(vectors)} of them new, {len(reasons)} left out")
+    return path
+
+
+def default_file(folder: Path) -> Path:
+    """Where the index of a folder lies if no file was named. Raises ZooError if that of another folder lies there."""
+    path = zoo_home() / "indexes" / f"{folder.resolve().name}{SUFFIX}"
+    other = Path(read_index(path)[0].folder) if path.exists() else folder
+    if other.is_dir() and folder.is_dir() and not other.samefile(folder):  # else it was moved
+        raise ZooError(f"{path} is the index of {other}. Name another file for this folder: -o NAME{SUFFIX}")
     return path
 
 

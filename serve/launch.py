@@ -9,11 +9,12 @@ import resource
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import tyro
 
-from zoo.errors import ZooError
+from zoo.errors import NotInstalled, ZooError
 from zoo.store import CARD, onnx_file, own_folder, variants
 
 LOOPBACK = "127.0.0.1"
@@ -37,11 +38,13 @@ def launch(
         port: TCP port.
         workers: processes; each has its own copy of the models and computes in one thread.
     """
+    if find_spec("bentoml") is None:
+        raise NotInstalled('bentoml is not installed: pip install "contrastive-zoo[serve]"')
     check(models, index, host=host, workers=workers, keys=os.environ.get("ZOO_API_KEY", ""))
     check_address(host, port)
     for name in without_onnx(models):
         subprocess.run([sys.executable, "-m", "serve.export", name])  # where it fails, the server says what is missing
-    os.environ.update(environment(models, index, workers=workers))
+    os.environ.update(environment(models, index, host=host, port=port, workers=workers))
     open_more_files()
     command = [sys.executable, "-m", "bentoml", "serve", "serve.service:Embeddings"]
     sys.stdout.flush()
@@ -92,11 +95,16 @@ def without_onnx(models: tuple[str, ...]) -> list[str]:
     return [name for name, at in found.items() if at and onnx_file(at).parent != at and not onnx_file(at).is_file()]
 
 
-def environment(models: tuple[str, ...], index: tuple[str, ...], *, workers: int) -> dict[str, str]:
+def environment(
+    models: tuple[str, ...], index: tuple[str, ...], *, host: str, port: int, workers: int
+) -> dict[str, str]:
     """What the server and its workers read."""
+    home = Path(os.environ.get("BENTOML_HOME") or "~/bentoml").expanduser()
     return {
         "ZOO_MODEL": ",".join(models),
         "ZOO_INDEX": ",".join(str(Path(path).resolve()) for path in index),
+        # a folder of each server's own: BentoML empties that of the metrics as it starts, also under a running server
+        "BENTOML_HOME": str(home / f"{host}-{port}".replace(":", ".")),
         "BENTOML_DO_NOT_TRACK": "True",
         "BENTOML_CONFIG_OPTIONS": f"services.Embeddings.workers={workers}",
         "HF_HUB_OFFLINE": "1",
@@ -117,6 +125,8 @@ def main() -> None:
         tyro.cli(launch, prog="zoo serve")
     except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:  # while a model is exported first; BentoML has its own end
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}  # of their files in folders and a
 MAX_BODY = 32 * 2**20  # bytes of a request body, counted while it arrives
 MAX_BUFFERED = 8 * MAX_BODY  # bytes of all request bodies in one worker's memory
 MAX_IMAGE = 10 * 2**20  # bytes of one encoded image
+MAX_SCANS = 500  # of one JPEG, each a pass over all its pixels; a progressive one has about ten; thirty bytes make one
 MAX_IMAGES = 32  # images of one request
 MAX_QUEUE = 512  # images that one worker has accepted and not yet answered
 MAX_REQUESTS = 384  # requests of one key that a worker answers at a time; of one image each, they leave room for others

@@ -15,7 +15,7 @@ import numpy as np
 
 from serve.log import logger
 from serve.refusal import Refused
-from zoo.errors import CorruptFile, NoWeights, ZooError
+from zoo.errors import CorruptFile, NoWeights, ZooError, needs
 from zoo.files import new_file
 
 FORMAT = "contrastive-zoo-index/1"
@@ -37,7 +37,7 @@ class Facts:
     model: str
     weights_sha256: str  # of the model: vectors of other weights are not comparable
     dim: int
-    folder: str  # as it was given
+    folder: str  # absolute; of this machine, no answer tells it
     entries: list[Entry]
     format: str = FORMAT
 
@@ -74,7 +74,8 @@ class Index:
     """An index file, opened for search. Raises what `read_index` raises."""
 
     def __init__(self, path: Path) -> None:
-        import faiss
+        with needs("index"):
+            import faiss
 
         stamp = _stamp(path)  # before reading: a file replaced meanwhile is seen as new
         self._facts, vectors = read_index(path)
@@ -157,13 +158,13 @@ class Indexes:
 
 def index_paths_from_environment() -> list[Path]:
     """The files that `$ZOO_INDEX` names, separated by commas."""
-    return [Path(word) for word in os.environ.get("ZOO_INDEX", "").split(",") if word]
+    return [Path(word.strip()) for word in os.environ.get("ZOO_INDEX", "").split(",") if word.strip()]
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is replaced; None if it is not there."""
+    """What changes when a file is replaced; None if it is not there, or out of reach."""
     try:
         stat = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -67,7 +67,7 @@ class Embeddings:
         """Fail once, before any worker starts: a worker that fails is started again for ever."""
         try:
             _open_indexes(Indexes(), models_from_environment())
-        except ZooError as error:
+        except (ZooError, OSError) as error:
             sys.exit(f"error: {error}")
 
     @bentoml.on_startup

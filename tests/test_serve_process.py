@@ -179,7 +179,26 @@ def test_an_address_that_cannot_be_had_is_told_before_anything_starts() -> None:
 
 
 def test_workers_compute_in_one_thread_and_report_to_nobody() -> None:
-    settings = environment(("a", "b"), (), workers=3)
+    settings = environment(("a", "b"), (), host="127.0.0.1", port=3000, workers=3)
     assert settings["ZOO_MODEL"] == "a,b"
     assert settings["BENTOML_CONFIG_OPTIONS"] == "services.Embeddings.workers=3"
     assert (settings["OMP_NUM_THREADS"], settings["BENTOML_DO_NOT_TRACK"]) == ("1", "True")
+
+
+def test_servers_side_by_side_count_in_folders_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BENTOML_HOME", str(tmp_path))
+    addresses = ("127.0.0.1", 3000), ("127.0.0.1", 3001), ("::1", 3000)
+    homes = [environment(("a",), (), host=host, port=port, workers=1)["BENTOML_HOME"] for host, port in addresses]
+    assert homes == [str(tmp_path / name) for name in ("127.0.0.1-3000", "127.0.0.1-3001", "..1-3000")]
+
+
+@pytest.mark.parametrize(
+    ("file", "package", "extra"),
+    [("index", "onnxruntime", "index"), ("bulk", "pyarrow", "bulk"), ("launch", "bentoml", "serve")],
+)
+def test_a_command_without_its_extra_says_in_one_line_what_to_install(file: str, package: str, extra: str) -> None:
+    hide = f"import runpy, sys; sys.modules[{package!r}] = None; runpy.run_module('serve.{file}', run_name='__main__')"
+    command = [sys.executable, "-c", hide, *(["a"] if file == "launch" else ["--help"])]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == f'error: {package} is not installed: pip install "contrastive-zoo[{extra}]"\n'

@@ -13,12 +13,14 @@ from PIL import Image
 from serve_http import TOLERANCE
 from serve_model import NAME, OTHER, encode, gap, noise, png
 
+import serve.index
 from serve.client import Client, ServerRefused
 from serve.index import build
 from serve.limits import MAX_BODY, MAX_IMAGE
-from serve.search import Index, Indexes, read_index
+from serve.search import Index, Indexes, index_paths_from_environment, read_index
+from serve.session import Session
 from zoo.encoder import Encoder
-from zoo.errors import BadData, CorruptFile, NoWeights, ZooError
+from zoo.errors import BadData, CorruptFile, NotInstalled, NoWeights, ZooError
 
 pytest_plugins = ["serve_fixtures"]
 
@@ -92,6 +94,45 @@ def test_a_file_name_that_no_answer_can_hold_is_left_out(
     assert r"pictures/caf\udce9.png: the name of this file is not UTF-8" in said.err
 
 
+def test_an_index_is_not_replaced_by_that_of_another_folder_of_the_same_name(
+    exported: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build(str(exported), folder)
+    before, other = path.read_bytes(), folder.parent / "other" / folder.name
+    other.mkdir(parents=True)
+    (other / "new.png").write_bytes(png(50))
+    monkeypatch.chdir(other.parent)
+    with pytest.raises(ZooError, match=rf"is the index of {folder}\. Name another file .* -o NAME\.index\.npz"):
+        build(str(exported), Path(folder.name))
+    assert path.read_bytes() == before
+    (link := folder.parent / "link" / folder.name).parent.mkdir()
+    link.symlink_to(folder)
+    assert build(str(exported), link) == path  # the same by another path
+    shutil.rmtree(other)
+    shutil.move(folder, other)  # moved: the index is taken along
+    assert build(str(exported), other) == path
+    assert read_index(path)[0].folder == str(other)
+
+
+def test_ctrl_c_leaves_the_earlier_index_and_says_so(
+    exported: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = build(str(exported), folder)
+    before = path.read_bytes()
+    (folder / "new.png").write_bytes(png(50))
+
+    def stopped(self: Session, pixels: np.ndarray) -> np.ndarray:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "embed_pixels", stopped)
+    monkeypatch.setattr(sys, "argv", ["zoo index", str(exported / "model.onnx"), str(folder)])
+    with pytest.raises(SystemExit) as caught:
+        serve.index.main()
+    assert caught.value.code == 130
+    assert "earlier index, if there was one, is as it was" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
 def test_vectors_of_another_model_are_not_used_again(
     exported: Path, other_exported: Path, folder: Path, other_encoder: Encoder
 ) -> None:
@@ -118,6 +159,14 @@ def test_a_rebuilt_index_is_served_at_once_and_a_damaged_one_does_no_harm(export
     (folder / "new.png").unlink()
     build(str(exported), folder)
     assert len(indexes.get()) == 5
+    path.parent.rename(path.parent.with_name("elsewhere"))
+    path.parent.write_bytes(b"")  # nothing can be looked up below a file
+    assert len(indexes.get()) == 5
+
+
+def test_index_files_are_named_with_commas_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOO_INDEX", "a.index.npz, b c.index.npz ,")
+    assert index_paths_from_environment() == [Path("a.index.npz"), Path("b c.index.npz")]
 
 
 def test_an_index_of_a_model_that_is_not_served_is_refused(indexed: tuple[Path, Path]) -> None:
@@ -147,6 +196,14 @@ def test_what_is_no_index_is_told_clearly(indexed: tuple[Path, Path], exported: 
         build(str(exported), indexed[0], output=tmp_path / "a.npz")
 
 
+def test_without_faiss_an_index_says_what_to_install(
+    indexed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(NotInstalled, match=r"contrastive-zoo\[index\]"):
+        Index(indexed[1])
+
+
 def test_the_client_gets_any_number_of_embeddings_in_their_order(
     live: str, torch_encoder: Encoder, other_encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -174,6 +231,8 @@ def test_the_client_says_what_is_wrong_with_a_call(live: str) -> None:
                 client.embed(wrong)  # type: ignore[arg-type]
         with pytest.raises(ZooError, match="at least one"):
             client.embed([])
+        with pytest.raises(ZooError, match="picture 1 has 33,554,432 bytes; one request holds at most 32,505,856"):
+            client.embed([png(), bytes(MAX_BODY)])
         assert client.models()[0]["id"] == NAME
     with Client("localhost:3000") as client, pytest.raises(ZooError, match="A URL is such as http://127"):
         client.models()

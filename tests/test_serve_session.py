@@ -12,7 +12,8 @@ from PIL import Image
 from safetensors.numpy import save_file
 from serve_model import NAME, OTHER, encode, gap, make_run, noise, pictures
 
-from serve.session import Session, models_from_environment, open_model
+from serve.limits import MAX_SCANS
+from serve.session import SCAN, Session, models_from_environment, open_model
 from zoo.encoder import Encoder
 from zoo.errors import BadImage, CorruptFile, ImageFormatNotAllowed, ImageTooLarge, NoWeights, UnknownName, ZooError
 from zoo.store import keep
@@ -58,6 +59,17 @@ def test_formats_and_sizes_outside_the_limits_are_refused(session: Session) -> N
         session.preprocess(encode(Image.new("1", (5001, 5000)), "PNG"))
     with pytest.raises(BadImage):
         session.preprocess(encode(image, "PNG")[:-40])
+
+
+def test_a_jpeg_of_endless_scans_is_refused_before_it_is_decoded(session: Session) -> None:
+    usual = encode(Image.new("L", (64, 64), 128), "JPEG", progressive=True)
+    scan, end = usual[usual.rindex(SCAN) : -2], usual[-2:]
+    some, many = (usual[:-2] + (n - usual.count(SCAN)) * scan + end for n in (MAX_SCANS, MAX_SCANS + 1))
+    assert np.array_equal(session.preprocess(some), session.preprocess(usual))
+    with pytest.raises(ImageTooLarge, match=f"{MAX_SCANS + 1} scans; at most {MAX_SCANS}"):
+        session.preprocess(many)
+    by_chance = encode(Image.new("L", (8, 8)), "PNG") + (MAX_SCANS + 1) * SCAN  # no JPEG: no scans
+    assert session.preprocess(by_chance).max() == 0
 
 
 def test_a_missing_file_is_told_how_to_make_it(tmp_path: Path) -> None:
