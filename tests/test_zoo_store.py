@@ -182,7 +182,7 @@ def test_the_weights_are_checked_to_the_last_bit(run: Path):
     for at in (0, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(
-            CorruptFile, match=r"model\.safetensors does not match its card: .*run the training command"
+            CorruptFile, match=r"model\.safetensors does not match its card: .*Run the training command"
         ):
             load_encoder(run)
     path.write_bytes(whole)

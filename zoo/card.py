@@ -13,9 +13,10 @@ from typing import Any
 from zoo.errors import CorruptFile, UnknownName
 from zoo.names import parse_name
 
-REPO = r"[\w-][\w.-]*/[\w-][\w.-]*"  # ORG/NAME, as a regular expression
+REPO = r"(?a:(?!.*(--|\.\.|\.git$))\b[\w.-]+\b/\b[\w.-]{1,96}\b)"  # ORG/NAME as the Hub has it, a regular expression
 FORMAT = 1  # of the card; a reader refuses other numbers
 ACCURACY = "top-1 accuracy"  # metric of a result
+MAX_SIDE = 8192  # pixels of an image_size; larger ones are a slip, and would take all memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def _soundness(card: Card) -> dict[str, bool]:
     weights, published = card.weights, card.published
     return {
         "paper": isinstance(card.paper, str),
-        "image_size": type(card.image_size) is int and card.image_size > 0,
+        "image_size": type(card.image_size) is int and 0 < card.image_size <= MAX_SIDE,
         "crop": isinstance(card.crop, int | float) and 0 < card.crop <= 1,
         "mean": len(card.mean) == 3 and all(map(isfinite, card.mean)),
         "std": len(card.std) == 3 and all(0 < value < inf for value in card.std),
@@ -139,12 +140,21 @@ def _soundness(card: Card) -> dict[str, bool]:
         "expects": isinstance(card.expects, str),
         "recipe": isinstance(card.recipe, dict),
         "training": isinstance(card.training, dict),
-        "results": all(isinstance(row, dict) and "key" in row for row in card.results),
+        "results": all(map(_sound_result, card.results)),
         "weights.file, sha256 or bytes": weights is None or _sound_file(weights, r"\w[\w.-]*\.safetensors"),
         "published.repo": published is None or re.fullmatch(REPO, published.repo) is not None,
         "published.revision": published is None or re.fullmatch("[0-9a-f]{40}", published.revision) is not None,
         "published.files": published is None or all(_sound_file(file, r"\w[\w.-]*") for file in published.files),
     }
+
+
+def _sound_result(row: Any) -> bool:
+    """Whether a result has its key and, if it tells a metric, all that tables show of it."""
+    if not isinstance(row, dict) or "key" not in row:
+        return False
+    texts = [row.get(entry) for entry in ("encoder", "dataset", "protocol", "metric")]
+    value = row.get("value")
+    return "metric" not in row or (all(isinstance(text, str) for text in texts) and type(value) in (int, float))
 
 
 def _sound_file(file: Weights, name: str) -> bool:

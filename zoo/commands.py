@@ -1,5 +1,6 @@
 """The commands of `zoo`, for tyro, which makes their flags and help texts of signatures and docstrings."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -45,9 +46,11 @@ def embed(
 
     if batch_size < 1:
         raise BadData(f"--batch-size {batch_size}; at least 1 image at a time")
-    paths = _images_below(folder)
-    encoder = zoo.load(model)
+    if output.is_dir():
+        raise BadData(f"{output} is a folder; -o names the Parquet file to write")
     bad: list[str] = []
+    paths = _images_below(folder, bad)
+    encoder = zoo.load(model)
     done = 0
     schema = pa.schema([("path", pa.string()), ("embedding", pa.list_(pa.float32(), encoder.dim))])
     with new_file(output) as aside, pq.ParquetWriter(aside, schema) as writer:
@@ -78,10 +81,12 @@ def _readable(encoder: "Encoder", paths: Sequence[Path], bad: list[str]) -> dict
     return found
 
 
-def _images_below(folder: Path) -> list[Path]:
+def _images_below(folder: Path, bad: list[str]) -> list[Path]:
+    """The image files in order; why a folder cannot be searched is added to `bad`."""
     if not folder.exists():
         raise FileNotFoundError(f"{folder}: no such file or folder")
-    files = sorted(folder.rglob("*")) if folder.is_dir() else [folder]
+    walk = os.walk(folder, onerror=lambda error: bad.append(str(error)))
+    files = sorted(Path(root, name) for root, _, names in walk for name in names) if folder.is_dir() else [folder]
     paths = [path for path in files if path.suffix.lower() in IMAGES and path.is_file()]
     if not paths:
         raise BadData(f"{folder}: no image file ({', '.join(sorted(IMAGES))})")

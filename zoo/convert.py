@@ -30,9 +30,15 @@ def convert(file: Path, *, name: str, out: Path | None = None) -> Path:
     """The run folder, by default runs/NAME, of the checkpoint `file` as the model `name`.
 
     Raises UnknownName, FileNotFoundError; CorruptFile if the file is no checkpoint, or holds more than tensors and
-    plain values; ZooError if keys are missing or left over, or shapes or heads are another network's.
+    plain values; ZooError if keys are missing or left over, shapes or heads are another network's, or the folder is
+    not empty.
     """
     parts = parse_name(name)
+    folder = out or Path("runs", name)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ZooError(
+            f"{folder} is not empty, and no run is replaced. Give another folder with -o, or remove it first"
+        )
     size = dataset_row(parts.dataset).image_size
     tensors = read_checkpoint(file)
     source = source_of(tensors)
@@ -44,7 +50,6 @@ def convert(file: Path, *, name: str, out: Path | None = None) -> Path:
     mean, std = statistics_of(source, parts.dataset)
     crop = 0.875 if size >= 224 else 1.0  # as in the evaluation on ImageNet of all these sources
     encoder = Encoder(network, mean=mean, std=std, image_size=size, crop=crop)
-    folder = out or Path("runs", name)
     card = Card(
         name=name,
         paper=f"Converted from {file.name} of {source.about}",
@@ -71,14 +76,24 @@ def read_checkpoint(file: Path) -> Tensors:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # the classes of a dozen libraries, for one fact
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CorruptFile(
-            f"{file}: not a checkpoint that can be read safely ({str(error).splitlines()[0]}). If you trust it, save "
+            f"{file}: not a checkpoint that can be read safely ({reason}). If you trust it, save "
             "its state_dict alone: torch.save(content['state_dict'], FILE)"
         ) from error
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
         raise CorruptFile(f"{file}: no state_dict in it; its top level is {type(content).__name__}")
-    return {re.sub(r"^(module\.|_orig_mod\.)+", "", str(k)): v for k, v in state.items() if isinstance(v, Tensor)}
+    tensors: Tensors = {}
+    for key, value in state.items():
+        if isinstance(value, Tensor):
+            plain = re.sub(r"^(module\.|_orig_mod\.)+", "", str(key))
+            if plain in tensors:
+                raise CorruptFile(
+                    f"{file}: two tensors are called {plain}, but for a wrapper's prefix; which one counts?"
+                )
+            tensors[plain] = value
+    return tensors
 
 
 def split_keys(tensors: Tensors, source: Source) -> tuple[Tensors, Tensors]:

@@ -24,6 +24,7 @@ from zoo.files import locked, new_file, sha256, write_bytes
 from zoo.names import parse_name
 from zoo.pixels import Picture, preprocess
 from zoo.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, locate, read_card
+from zoo.tensors import disk_errors
 
 
 def build_backbone(name: str, *, image_size: int, stem_padding: int = 1) -> nn.Module:
@@ -153,10 +154,8 @@ def save_encoder(encoder: Encoder, folder: Path, card: Card) -> Card:
         raise ZooError(f"{broken[0]} of {card.name} is not finite; the weights in {folder}, if any, stay as they were")
     with locked(folder):  # an evaluation that writes into the card waits, or comes first
         with new_file(folder / WEIGHTS) as aside:
-            try:
+            with disk_errors():
                 save_file(tensors, aside, metadata={"format": "pt"})
-            except SafetensorError as error:  # its name for a full disk, too
-                raise ZooError(f"cannot write {folder / WEIGHTS}: {error}. The earlier file is untouched") from error
             weights = Weights(file=WEIGHTS, sha256=sha256(aside), bytes=aside.stat().st_size)
             card = replace(card, weights=weights, parameters=sum(p.numel() for p in encoder.parameters()))
             text = card.to_json()  # raises before the weights replace earlier ones
@@ -176,7 +175,7 @@ def write_head(head: Mapping[str, Tensor], folder: Path, card: Card) -> None:
     """Write `head.safetensors`, marked as that of `card`'s weights; nothing for an empty head."""
     if head and card.weights:
         tensors = {key: value.detach().cpu().contiguous().clone() for key, value in head.items()}
-        with new_file(folder / HEAD) as aside:
+        with new_file(folder / HEAD) as aside, disk_errors():
             save_file(tensors, aside, metadata={"format": "pt", "weights_sha256": card.weights.sha256})
 
 

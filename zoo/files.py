@@ -14,8 +14,12 @@ from zoo.errors import ZooError
 
 
 def zoo_home() -> Path:
-    """Folder of kept models and caches: `$ZOO_HOME`, or `~/.cache/contrastive-zoo`."""
-    return Path(os.environ.get("ZOO_HOME") or "~/.cache/contrastive-zoo").expanduser()
+    """Folder of kept models and caches: `$ZOO_HOME`, or `~/.cache/contrastive-zoo`. Raises ZooError: no home."""
+    path = Path(os.environ.get("ZOO_HOME") or "~/.cache/contrastive-zoo")
+    try:
+        return path.expanduser()
+    except RuntimeError as error:  # as of a container's user without a home
+        raise ZooError(f"{path}: whose home is that? Set ZOO_HOME to a folder for kept models and caches") from error
 
 
 def sha256(path: Path) -> str:

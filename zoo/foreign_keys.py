@@ -17,6 +17,7 @@ from torch import Tensor
 from zoo.encoder import Encoder
 from zoo.errors import ZooError, unknown
 from zoo.files import new_file
+from zoo.tensors import disk_errors
 
 Target = Literal["torchvision", "detectron2"]
 
@@ -31,7 +32,8 @@ def export(encoder: Encoder, file: Path, *, to: Target) -> None:
     tensors = foreign_keys(encoder, to)
     with new_file(file) as aside:
         if to == "torchvision":
-            save_file(tensors, aside, metadata={"format": "pt"})
+            with disk_errors():
+                save_file(tensors, aside, metadata={"format": "pt"})
         else:
             arrays = {key: value.numpy() for key, value in tensors.items()}
             content = {"model": arrays, "__author__": "contrastive-zoo", "matching_heuristics": True}

@@ -4,6 +4,7 @@ The Hub's own client does not check what it downloads over plain HTTP and tries 
 here one quick question comes first, and every file is compared with its sha256.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -18,16 +19,14 @@ from urllib.parse import quote
 from zoo.card import REPO, Published, Weights
 from zoo.errors import AccessDenied, CorruptFile, NoWeights, UnknownName, Unreachable, ZooError, needs
 from zoo.files import locked, make_folder, new_folder, sha256, write_bytes, zoo_home
-from zoo.release import CONFIG, FETCHED, fingerprint, unpack
-from zoo.store import WEIGHTS, fetched_folder
+from zoo.release import CONFIG, FETCHED, fingerprint, refuse_config, unpack
+from zoo.store import CARD, WEIGHTS, fetched_folder
 
 with needs("core"):
-    import httpx2
-    from huggingface_hub import HfApi, ModelCard, ModelInfo, hf_hub_download
+    from huggingface_hub import HfApi, ModelCard, ModelInfo, get_session, hf_hub_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
-        HfHubHTTPError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
@@ -35,6 +34,11 @@ with needs("core"):
 
 PAUSES = (0.5, 1.5)  # seconds before the second and the third try of a busy Hub
 BUSY = (429, 500, 502, 503, 504)
+MEANWHILE = (409, 412)  # another commit, or the same tag, since we looked
+QUICK = 10.0  # seconds that the first question of a fetch waits for its answer
+PATIENT = 120.0  # seconds without a byte, while publishing
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+COMMIT = "[0-9a-f]{40}"
 T = TypeVar("T")
 
 
@@ -69,7 +73,7 @@ def fetch(published: Published) -> Path:
     Raises NoWeights (offline), Unreachable, AccessDenied, CorruptFile.
     """
     folder = fetched_folder(published.repo, published.revision)
-    if not folder.is_dir():
+    if not _whole(folder):
         _online(published.repo)
         _info(Address(published.repo, published.revision))  # a quick answer where the download would try for long
         promises = [Promise(file.file, file.bytes, file.sha256) for file in published.files]
@@ -84,23 +88,29 @@ def fetch_address(text: str) -> Path:
     Raises NoWeights, Unreachable, AccessDenied, CorruptFile, UnknownName.
     """
     address = parse_address(text)
-    if re.fullmatch("[0-9a-f]{40}", address.revision) and fetched_folder(*address).is_dir():
+    if re.fullmatch(COMMIT, address.revision) and _whole(fetched_folder(*address)):
         return fetched_folder(*address)
     try:
         _online(address.repo)
         info = _info(address)
     except (NoWeights, Unreachable):
         seen = _last_seen(address)
-        if seen is None or not fetched_folder(address.repo, seen).is_dir():
+        if seen is None or not _whole(fetched_folder(address.repo, seen)):
             raise
         return fetched_folder(address.repo, seen)
-    assert info.sha is not None
+    if info.sha is None or not re.fullmatch(COMMIT, info.sha):
+        raise _no_hub(f"{info.sha!r} is no commit")
     folder = fetched_folder(address.repo, info.sha)
-    if not folder.is_dir():
+    if not _whole(folder):
         _fetch(address.repo, info.sha, _promises(info))
     with suppress(ZooError):  # a home that is read-only and full of models serves them all the same
         write_bytes(_ref(address), info.sha.encode())
     return folder
+
+
+def _whole(folder: Path) -> bool:
+    """Whether a commit is here; a folder that somebody has emptied is fetched again."""
+    return (folder / CARD).is_file()
 
 
 def _ref(address: Address) -> Path:
@@ -109,7 +119,8 @@ def _ref(address: Address) -> Path:
 
 def _last_seen(address: Address) -> str | None:
     """The commit that a branch or tag pointed to when it was last asked for."""
-    return _ref(address).read_text() if _ref(address).is_file() else None
+    seen = _ref(address).read_bytes().decode(errors="replace") if _ref(address).is_file() else ""
+    return seen if re.fullmatch(COMMIT, seen) else None
 
 
 def _online(repo: str) -> None:
@@ -127,7 +138,9 @@ def _endpoint() -> str:
 
 def _info(address: Address) -> ModelInfo:
     api = HfApi(endpoint=_endpoint())
-    return _asked(address, lambda: api.model_info(address.repo, revision=address.revision, files_metadata=True))
+    return _asked(address, lambda: api.model_info(
+        address.repo, revision=address.revision, files_metadata=True, timeout=QUICK,
+    ))  # fmt: skip
 
 
 def _asked(address: Address, call: Callable[[], T]) -> T:
@@ -135,7 +148,7 @@ def _asked(address: Address, call: Callable[[], T]) -> T:
     for pause in (*PAUSES, None):
         try:
             return call()
-        except (HfHubHTTPError, EntryNotFoundError, httpx2.HTTPError, ConnectionError, TimeoutError) as error:
+        except Exception as error:  # of its client, of HTTP, of what a login page answers in place of a Hub
             if pause is None or _status(error) not in BUSY:
                 raise _explained(address, error) from error
         time.sleep(pause)
@@ -162,12 +175,22 @@ def _explained(address: Address, error: Exception) -> ZooError:
             return UnknownName(f"{repo} has no revision {address.revision!r}; see {_endpoint()}/{repo}/tree/main")
         case EntryNotFoundError() if not isinstance(error, LocalEntryNotFoundError):
             return NoWeights(f"{repo} at {address.revision} lacks a file that is needed: {error}")
+        case OSError() if error.errno in NO_ROOM and not isinstance(error, ConnectionError):
+            return ZooError(f"cannot keep {repo} in {zoo_home()}: {error}. Make room there, or set ZOO_HOME")
+    if _status(error) in MEANWHILE:
+        return ZooError(
+            f"somebody else changed {repo} meanwhile ({_status(error)}); it is as they left it. Publish again"
+        )
     if _status(error) in (401, 403):
         what = f"the token is missing, revoked or may not write to {repo}"
         return AccessDenied(f"the Hub refused ({_status(error)}): {what}. {sign_in}")
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return _no_hub(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+
+
+def _no_hub(reason: str) -> Unreachable:
     return Unreachable(
-        f"{_endpoint()} does not answer as a Hub ({reason}). Try again later; check the network, HF_ENDPOINT, proxies"
+        f"{_endpoint()} does not answer as a Hub ({reason}). Try again later; check the network, HF_ENDPOINT, "
+        "HF_TOKEN, proxies"
     )
 
 
@@ -187,11 +210,15 @@ def _fetch(repo: str, revision: str, promises: Iterable[Promise]) -> None:
     """Download, check and unpack a commit. Another process waits; a kill leaves what the next call goes on with."""
     target = fetched_folder(repo, revision)
     with locked(target.parent):
-        if target.is_dir():  # another process was faster
+        if _whole(target):  # another process was faster
             return
         downloads = target.parent / f".download-{revision}"
         make_folder(downloads)
-        files = [_download(Address(repo, revision), promise, downloads) for promise in promises]
+        files = []
+        for promise in sorted(promises, key=lambda promise: promise.file != CONFIG):
+            files.append(_download(Address(repo, revision), promise, downloads))
+            if promise.file == CONFIG:  # what cannot be used is refused before its weights are here
+                refuse_config(downloads, Published(repo=repo, revision=revision, files=()))
         with new_folder(target) as aside:
             unpack(downloads, aside, Published(repo=repo, revision=revision, files=tuple(files)))
         shutil.rmtree(downloads)
@@ -244,6 +271,7 @@ def upload(folder: Path, repo: str, *, private: bool) -> Upload:
     The same files once more make no commit and no tag. Raises AccessDenied, Unreachable.
     """
     api, address = HfApi(endpoint=_endpoint()), Address(repo)
+    get_session().timeout = PATIENT  # its own is to wait without end
     _asked(address, lambda: api.create_repo(repo, private=private, exist_ok=True))
     refs = _asked(address, lambda: api.list_repo_refs(repo))
     head = next(branch.target_commit for branch in refs.branches if branch.name == "main")

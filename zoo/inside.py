@@ -18,7 +18,8 @@ from zoo.encoder import load_encoder
 from zoo.errors import ZooError
 from zoo.files import new_folder, write_bytes
 from zoo.release import fingerprint
-from zoo.store import CARD, GOLDEN, WEIGHTS, checked_weights, read_card
+from zoo.store import CARD, GOLDEN, WEIGHTS, checked_weights, read_own_card
+from zoo.tensors import disk_errors
 from zoo.timm_form import Tensors
 from zoo.verify import gap, golden_pictures, write_golden
 
@@ -30,13 +31,14 @@ def keep_inside(run: Path, *, force: bool = False) -> tuple[Path, float]:
 
     Raises NoWeights, CorruptFile; ZooError if the name is there already, or rounding moves an embedding by over 1 %.
     """
-    card = read_card(run)
+    card = read_own_card(run)
     tensors = rounded(load_file(checked_weights(run, card)))
     target = store.INSIDE / card.name
     if target.exists() and not force:
         raise ZooError(f"{target} exists already; --force replaces it")
     with new_folder(target) as aside:
-        save_file(tensors, aside / WEIGHTS, metadata={"format": "pt"})
+        with disk_errors():
+            save_file(tensors, aside / WEIGHTS, metadata={"format": "pt"})
         moved = _finish(aside, replace(card, weights=fingerprint(aside / WEIGHTS), published=None), run)
     return target, moved
 

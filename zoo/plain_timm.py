@@ -7,17 +7,26 @@ import timm
 
 from zoo.card import Card
 from zoo.encoder import Encoder
-from zoo.errors import CorruptFile
+from zoo.errors import CorruptFile, ZooError
 from zoo.release import CONFIG, fingerprint
 from zoo.store import checked_weights
 
 
 def timm_encoder(folder: Path, card: Card) -> Encoder:
-    """The encoder in a fetched folder of plain timm, files verified, classifier dropped. Raises CorruptFile."""
+    """The encoder in a fetched folder of plain timm, files verified, classifier dropped.
+
+    Raises CorruptFile; ZooError if the timm that is installed cannot build it.
+    """
     checked_weights(folder, card)
     if card.published is None or fingerprint(folder / CONFIG) not in card.published.files:
         raise CorruptFile(f"{folder / CONFIG} is not as it was fetched. Delete {folder} and load again")
-    network = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0)
+    try:
+        network = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0)
+    except Exception as error:  # timm has no class for what it does not know, and its networks raise anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ZooError(
+            f"timm {timm.__version__} cannot open {card.name} ({reason}). Upgrade timm, or load another revision"
+        ) from error
     encoder = Encoder(network, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop)
     encoder.card = replace(card, dim=encoder.dim, parameters=sum(p.numel() for p in network.parameters()))
     return encoder.eval()

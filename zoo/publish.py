@@ -1,6 +1,6 @@
 """From a run folder to a repository on the Hub that plain timm and transformers open, checked before it leaves.
 
-zoo publish runs/simco-r18-cifar100 --repo ORG/NAME > zoo/catalog/simco-r18-cifar100.json
+zoo publish runs/simco-r18-cifar100 --repo ORG/NAME > entry.json && mv entry.json zoo/catalog/simco-r18-cifar100.json
 """
 
 import re
@@ -15,14 +15,15 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from zoo.card import REPO, Card, Published
+from zoo.card import REPO, Card, Published, Weights
 from zoo.encoder import load_encoder
 from zoo.errors import CorruptFile, UnknownName, ZooError
 from zoo.files import new_folder, write_bytes
 from zoo.hub import Upload, check_model_card, upload
 from zoo.model_card import model_card
 from zoo.release import card_files, fingerprints, read_release, read_release_card
-from zoo.store import GOLDEN, HEAD, ONNX, WEIGHTS, checked_weights, read_card
+from zoo.store import CARD, GOLDEN, HEAD, ONNX, WEIGHTS, checked_weights, read_own_card
+from zoo.tensors import disk_errors
 from zoo.timm_form import to_timm
 from zoo.verify import MAX_GAP, framed, gap, verify, write_golden
 
@@ -37,7 +38,7 @@ def build_release(run: Path, repo: str) -> Path:
     """
     if not re.fullmatch(REPO, repo):
         raise UnknownName(f"{repo!r} is no repository; allowed: ORG/NAME, such as someone/simco-r18-cifar100")
-    card = read_card(run)
+    card = read_own_card(run)
     if "converted_from" in card.training:
         raise ZooError(
             f"{run} was converted from somebody else's checkpoint, under a licence that its card does not know"
@@ -48,14 +49,15 @@ def build_release(run: Path, repo: str) -> Path:
     verify(run)  # the ONNX file too: it may be older than the weights
     card = replace(card, parameters=sum(p.numel() for p in encoder.parameters()))
     with new_folder(run / RELEASE) as aside:
-        save_file(to_timm(card, load_file(weights)), aside / WEIGHTS, metadata={"format": "pt"})
+        with disk_errors():
+            save_file(to_timm(card, load_file(weights)), aside / WEIGHTS, metadata={"format": "pt"})
         for name, content in card_files(card).items():
             write_bytes(aside / name, content)
         for name in (GOLDEN, ONNX, HEAD):
             if (run / name).is_file():
                 shutil.copyfile(run / name, aside / name)
         _check_head(aside / HEAD, card)
-        text = model_card(card, repo, fingerprints(aside))
+        text = _model_card(card, repo, fingerprints(aside))
         check_model_card(text)
         write_bytes(aside / README, text.encode())
         _check(aside, run, card)
@@ -71,6 +73,17 @@ def publish(run: Path, *, repo: str, private: bool = False) -> tuple[Card, Uploa
     commit = upload(folder, repo, private=private)
     published = Published(repo=repo, revision=commit.revision, files=fingerprints(folder))
     return replace(read_release_card(folder), published=published), commit
+
+
+def _model_card(card: Card, repo: str, files: tuple[Weights, ...]) -> str:
+    """Raises CorruptFile if the card's results or training record lack what the text tells."""
+    try:
+        return model_card(card, repo, files)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFile(
+            f"{CARD}: its results or training record are not as they were written ({error!r}). Measure again with "
+            "`python -m eval.score`, or restore the file"
+        ) from error
 
 
 def _check_head(path: Path, card: Card) -> None:

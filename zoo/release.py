@@ -81,7 +81,7 @@ def foreign_card(config: dict[str, Any], published: Published) -> Card:
                 f"{repo} wants {wanted}, input {settings['input_size']}; zoo.load only does {TRANSFORM} on square RGB "
                 "images. Use timm.create_model with timm's own transform"
             )
-        return Card(
+        card = Card(
             name=repo,
             paper=f"See {where}",
             image_size=height,
@@ -93,8 +93,18 @@ def foreign_card(config: dict[str, Any], published: Published) -> Card:
             training={"architecture": config["architecture"], "licence": settings.get("license", f"see {where}")},
             published=published,
         )
+        return parse_card(card.to_json(), where=f"{CONFIG} of {repo}")
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptFile(f"{CONFIG} of {repo} is not timm's ({error!r}). Fetch another revision") from error
+        raise CorruptFile(
+            f"{CONFIG} of {repo} is neither this zoo's nor timm's ({error!r}). Give another repository or revision"
+        ) from error
+
+
+def refuse_config(release: Path, published: Published) -> None:
+    """Raise what `unpack` would raise for the config alone, before anything large is downloaded."""
+    config = read_config(release)
+    if "zoo" not in config:
+        foreign_card(config, published)
 
 
 def unpack(release: Path, target: Path, published: Published) -> None:
@@ -113,8 +123,11 @@ def unpack(release: Path, target: Path, published: Published) -> None:
         return
     from safetensors.numpy import save_file
 
+    from zoo.tensors import disk_errors
+
     card, tensors = read_release(release)
-    save_file(tensors, target / WEIGHTS, metadata={"format": "pt"})
+    with disk_errors():
+        save_file(tensors, target / WEIGHTS, metadata={"format": "pt"})
     for name in (HEAD, GOLDEN, ONNX):
         if (release / name).is_file():
             shutil.copyfile(release / name, target / name)

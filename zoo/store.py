@@ -104,6 +104,8 @@ def find(model: str | Path) -> Path | Card:
     CorruptFile for a kept folder with the card of another model.
     """
     path, text = Path(model), str(model)
+    if not text:
+        parse_name(text)  # raises: it would be the path of the current folder
     if (path / CARD).is_file():
         return path
     if text.startswith(ADDRESSES):
@@ -122,7 +124,7 @@ def find(model: str | Path) -> Path | Card:
     card = cards.get(text)
     if card is not None and card.published is not None:
         folder = fetched_folder(card.published.repo, card.published.revision)
-        return folder if folder.is_dir() else card
+        return folder if (folder / CARD).is_file() else card
     others = variants(text, cards)
     if len(others) == 1:
         return find(others[0])
@@ -167,21 +169,35 @@ def read_card(folder: Path) -> Card:
     return parse_card(text, where=path)
 
 
+def read_own_card(folder: Path) -> Card:
+    """The card in `folder`. Raises what `read_card` does; ZooError if the model is a repository of plain timm."""
+    card = read_card(folder)
+    if card.foreign:
+        raise ZooError(
+            f"{card.name} is no name of this zoo; once fetched it is kept as it is: zoo.load('hf://{card.name}')"
+        )
+    return card
+
+
+def _again(folder: Path) -> str:
+    """How to get files of a model folder again."""
+    if zoo_home() / "hub" in folder.parents:
+        return f"Delete {folder} and load again"
+    return "Run the training command again in the same folder, or fetch the model again"
+
+
 def checked_weights(folder: Path, card: Card) -> Path:
     """The weights file of `card`, size and sha256 verified. Raises NoWeights or CorruptFile."""
     if card.weights is None:
         raise NoWeights(f"{folder / CARD} names no weights. Train: accelerate launch train/pretrain.py {card.name}")
     path = folder / card.weights.file
     if not path.is_file():
-        raise NoWeights(
-            f"{path} is missing. Run the training command again in the same folder, or fetch the model again"
-        )
+        raise NoWeights(f"{path} is missing. {_again(folder)}")
     size, found = path.stat().st_size, sha256(path)
     if (size, found) != (card.weights.bytes, card.weights.sha256):
         raise CorruptFile(
             f"{path} does not match its card: {size} bytes, sha256 {found[:12]}...; the card says {card.weights.bytes} "
-            f"bytes, sha256 {card.weights.sha256[:12]}... If it is being trained right now, try again; else run the "
-            "training command again, or fetch the model again"
+            f"bytes, sha256 {card.weights.sha256[:12]}... If it is being trained right now, try again. {_again(folder)}"
         )
     return path
 
@@ -192,11 +208,7 @@ def keep(folder: Path, *, force: bool = False) -> Path:
     Raises NoWeights, CorruptFile (also when the run saves while it is copied), ZooError if the name is kept already, or
     is a repository of plain timm.
     """
-    card = read_card(folder)
-    if card.foreign:
-        raise ZooError(
-            f"{card.name} is no name of this zoo; once fetched it is kept as it is: zoo.load('hf://{card.name}')"
-        )
+    card = read_own_card(folder)
     weights = checked_weights(folder, card)
     target = zoo_home() / "models" / card.name
     if target.exists() and not force:

@@ -3,6 +3,7 @@
 import io
 import os
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from zoo.encoder import Encoder, load_encoder
 from zoo.errors import CorruptFile, NoWeights, Unreachable, needs
 from zoo.files import new_file
 from zoo.store import GOLDEN, locate, onnx_file, read_card
+from zoo.tensors import disk_errors
 
 N = 8
 MAX_GAP = 1e-4  # largest difference over largest value; processors and versions of torch differ by about 1e-6
@@ -39,20 +41,24 @@ def write_golden(encoder: Encoder, path: Path) -> np.ndarray:
     """Write pictures and their embeddings; return the embeddings (8, D)."""
     pixels = golden_pictures(encoder.image_size)
     embeddings = encoder.embed_pixels(pixels)
-    with new_file(path) as aside:
+    with new_file(path) as aside, disk_errors():
         save_file({"pixels": pixels, "embeddings": embeddings}, aside)
     return embeddings
 
 
 def read_golden(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels (8, S, S, 3) uint8 as the network takes them, embeddings (8, D) float32. Raises NoWeights, CorruptFile."""
+    """Pixels (n, S, S, 3) uint8 as the network takes them, embeddings (n, D) float32. Raises NoWeights, CorruptFile."""
     path = folder / GOLDEN
     if not path.is_file():
         raise NoWeights(f"{path} is missing; published models have it; for a run, `zoo publish --dry-run` writes it")
     try:
         golden = load_file(path)
-        return golden["pixels"], golden["embeddings"]
-    except (SafetensorError, KeyError) as error:
+        pixels, embeddings = golden["pixels"], golden["embeddings"]
+        size = read_card(folder).image_size
+        if pixels.dtype != np.uint8 or pixels.shape != (max(1, len(embeddings)), size, size, 3):
+            raise ValueError(f"pixels of {pixels.dtype} {pixels.shape}, embeddings {embeddings.shape}")
+        return pixels, embeddings
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"{path}: no golden embeddings ({error!r}). Fetch the model again") from error
 
 
@@ -81,8 +87,8 @@ def verify(model: str | Path, *, url: str | None = None) -> dict[str, float]:
 
 
 def gap(found: np.ndarray, expected: np.ndarray) -> float:
-    """Largest difference over largest value; infinite for another shape."""
-    if found.shape != expected.shape:
+    """Largest difference over largest value; infinite for another shape, and where nothing but zeros is expected."""
+    if found.shape != expected.shape or not expected.any():
         return float("inf")
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
@@ -92,9 +98,10 @@ def _by_onnx(path: Path, pixels: np.ndarray) -> np.ndarray:
         import onnxruntime
     try:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has a dozen unrelated classes for a file it cannot read
-        raise CorruptFile(f"{path}: onnxruntime cannot read it ({error}). Export or fetch it again") from error
-    (embeddings,) = session.run(None, {session.get_inputs()[0].name: pixels})
+        (embeddings,) = session.run(None, {session.get_inputs()[0].name: pixels})
+    except Exception as error:  # onnxruntime has a dozen unrelated classes for a file it cannot read, or not run
+        reason = str(error).splitlines()[0]
+        raise CorruptFile(f"{path}: onnxruntime cannot use it ({reason}). Export or fetch it again") from error
     return embeddings
 
 
@@ -105,11 +112,16 @@ def _by_server(url: str, name: str, picture: np.ndarray) -> np.ndarray:
     headers = {"Content-Type": "image/png", "Accept": "application/x-npy"}
     if key := os.environ.get("ZOO_API_KEY", "").split(",")[0].strip():
         headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(f"{url.rstrip('/')}/v1/embed?model={quote(name)}", png.getvalue(), headers)
+    address = f"{url.rstrip('/')}/v1/embed?model={quote(name)}"
     try:
+        request = urllib.request.Request(address, png.getvalue(), headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
-            return np.load(io.BytesIO(answer.read()), allow_pickle=False)[0]
-    except (OSError, ValueError) as error:
+            rows = np.load(io.BytesIO(answer.read()), allow_pickle=False)
+        if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.dtype.kind != "f" or len(rows) != 1:
+            raise ValueError("its answer is no embedding")
+    except (OSError, ValueError, EOFError, HTTPException) as error:
         raise Unreachable(
-            f"{url} does not answer as a server of {name} ({error}). Start it: zoo serve {name}; ZOO_API_KEY is its key"
+            f"{url} does not answer as a server of {name} ({str(error).strip() or type(error).__name__}). Is it "
+            f"http://HOST:PORT? Start the server: zoo serve {name}; ZOO_API_KEY is its key"
         ) from error
+    return rows[0]
