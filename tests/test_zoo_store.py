@@ -104,9 +104,9 @@ def test_every_card_of_the_catalogue_is_in_the_file_of_its_name():
 
 
 def in_a_copy_with_catalogue(tmp_path: Path, cards: list[Card] | None, code: str) -> str:
-    """Output of `code` in a copy of this package whose catalogue holds `cards`; None: no catalogue folder at all."""
+    """Output of `code` in a copy of this package without weights, whose catalogue holds `cards`; None: no catalogue folder at all."""
     copy = tmp_path / "copy"
-    shutil.copytree(PACKAGE, copy / "zoo", ignore=shutil.ignore_patterns("catalog", "__pycache__"))
+    shutil.copytree(PACKAGE, copy / "zoo", ignore=shutil.ignore_patterns("catalog", "weights", "__pycache__"))
     if cards is not None:
         (copy / "zoo" / "catalog").mkdir()
     for card in cards or []:
