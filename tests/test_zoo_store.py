@@ -104,7 +104,7 @@ def test_every_card_of_the_catalogue_is_in_the_file_of_its_name():
 
 
 def in_a_copy_with_catalogue(tmp_path: Path, cards: list[Card] | None, code: str) -> str:
-    """Output of `code` in a copy of this package without weights, whose catalogue holds `cards`; None: no catalogue folder at all."""
+    """Output of `code` in a copy of this package without weights; its catalogue holds `cards`, or is not there."""
     copy = tmp_path / "copy"
     shutil.copytree(PACKAGE, copy / "zoo", ignore=shutil.ignore_patterns("catalog", "weights", "__pycache__"))
     if cards is not None:
