@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -297,6 +298,8 @@ def test_skipped_images_are_counted_and_the_first_five_named():
     assert line.startswith("7 of 359 images cannot be decoded and are left out: 0.png: broken; 1.png")
     assert line.endswith("4.png: broken ... and 2 more")
     assert say_what_is_skipped(split, 7) == ""
+    latin = replace(split, skipped=(os.fsdecode(b"caf\xe9.png") + ": broken",))
+    assert say_what_is_skipped(latin).endswith(r": caf\udce9.png: broken")  # what any terminal can be told
 
 
 def test_bf16_keeps_the_loss_in_float32_and_learns_the_same(tmp_path, monkeypatch):

@@ -150,4 +150,5 @@ def say_what_is_skipped(images: Split | Shards, said: int = 0) -> str:
         return ""
     lines = [f"{name}: {reason}" if isinstance(name, str) else reason for name, reason in skipped]
     more = f" ... and {len(lines) - 5} more" if len(lines) > 5 else ""
-    return f"{len(lines)} of {len(images):,} images cannot be decoded and are left out: {'; '.join(lines[:5])}{more}"
+    named = "; ".join(lines[:5]).encode(errors="backslashreplace").decode()  # a file's name may be no UTF-8
+    return f"{len(lines)} of {len(images):,} images cannot be decoded and are left out: {named}{more}"
