@@ -151,7 +151,7 @@ def test_a_finished_run_whose_weights_are_lost_writes_them_again(tmp_path):
     pretrain(recipe_of("simco", epochs=1), out=run, limit=64, knn_every=0)
     digest = sha256(run / "model.safetensors")
     (run / "model.safetensors").write_bytes(b"broken")
-    with pytest.raises(CorruptFile, match="run the training command again"):
+    with pytest.raises(CorruptFile, match="Run the training command again"):
         zoo.load(run)
     pretrain(recipe_of("simco", epochs=1), out=run, limit=64, knn_every=0)
     assert sha256(run / "model.safetensors") == digest
