@@ -341,5 +341,6 @@ def test_a_compiled_run_has_the_loss_curve_of_an_uncompiled_one_and_its_encoder_
     recipe = replace(find_recipe("simco-r20-digits"), **SMALL)
     compiled = pretrain(recipe, out=tmp_path / "run", limit=128, knn_every=1, compile=True)
     losses = [[line["loss"] for line in read_log(folder)] for folder in (run, compiled)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert losses[0][0] == pytest.approx(losses[1][0], abs=1e-5)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)  # at a high rate float32 curves part at ReLU kinks
     assert zoo.load(compiled).card.training["steps"] == 8
