@@ -100,10 +100,11 @@ def test_a_full_disk_behind_the_output_is_one_line():
 def test_ctrl_c_is_one_line_and_its_exit_code(hub: LoopbackHub, tmp_path: Path):
     with silence() as (server, url):
         process = zoo_command("info", ADDRESS, env=surroundings(hub, tmp_path) | {"HF_ENDPOINT": url})
-        connection, _ = server.accept()  # now it waits for an answer
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60)[1] == "stopped\n"
-        connection.close()
+        with server.accept()[0] as connection:
+            assert connection.recv(1 << 16)
+            time.sleep(0.5)  # now it has asked, and waits for an answer
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=60)[1] == "stopped\n"
     assert process.returncode == 130
 
 
