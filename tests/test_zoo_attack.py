@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -46,8 +47,10 @@ RESULT |= {"metric": "top-1 accuracy"}
 
 
 def zoo_command(*words: object, **options: object) -> subprocess.Popen[str]:
+    """Runs `zoo WORDS`. It hears Ctrl-C even where the tests run in the background, whose children ignore it."""
     command = [sys.executable, "-m", "zoo.cli", *map(str, words)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+    hear = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=hear, **options)
 
 
 @contextmanager
