@@ -1,7 +1,10 @@
 """A run goes on as if nothing had happened, whatever happened: kill -9, SIGTERM, a full disk, a broken file."""
 
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -102,6 +105,22 @@ def test_sigterm_saves_the_step_under_way_and_exits_143_and_a_second_start_goes_
     assert zoo.load(run).card.training["steps"] == step
     assert finish(start("simco", run, **LONG)) == 0
     assert_same_state(run, whole)
+
+
+def test_sigterm_to_accelerates_launcher_stops_the_training_too_and_all_is_saved(tmp_path):
+    run = tmp_path / "run"
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1", "--cpu"]
+    words = ["train/pretrain.py", "simco-r20-digits", "--limit", "128", "--epochs", "100000", "--out", str(run)]
+    process = subprocess.Popen(
+        [*launcher, *words, "--knn-every", "0"], cwd=Path(__file__).parents[1], text=True, stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    wait_for_a_checkpoint(run)
+    process.terminate()
+    told = process.communicate(timeout=120)[1]  # ends with the last process that holds the pipe: the training
+    assert process.returncode == -signal.SIGTERM
+    assert f"stopped by SIGTERM, all is saved in {run}" in told
+    assert read_progress(last_checkpoint(run / "checkpoints")).step == zoo.load(run).card.training["steps"]
 
 
 def test_sigterm_to_one_of_two_processes_stops_both_after_the_same_step(tmp_path):

@@ -1,9 +1,11 @@
 """How a training ends early.
 
 SIGTERM is a request: the step under way ends, the state is saved, and the process exits as the signal would have. What
-a user can mend, and Ctrl-C, end the command in one line.
+a user can mend, and Ctrl-C, end the command in one line. accelerate's launcher dies of SIGTERM without a word to the
+process that it has started, which therefore takes its end as the same request.
 """
 
+import os
 import signal
 import sys
 import threading
@@ -21,19 +23,21 @@ EXIT_CODE = 128 + signal.SIGTERM  # 143, what a shell shows for a process that S
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """While the block runs, SIGTERM only sets a flag. Yields the question whether it is set in any process.
+    """While the block runs, SIGTERM only sets a flag. Yields the question whether any process has to stop: its flag is
+    set, or its launcher has gone.
 
     The question is a meeting of all processes on the CPU: all ask after every step, and all hear the same answer, so
     they stop after the same step. Outside the main thread, where Python allows no handlers, the answer is no.
     """
-    came = threading.Event()
+    came, launcher_gone = threading.Event(), _launcher_gone()
     several = dist.is_initialized() and dist.get_world_size() > 1
     group: Any = dist.new_group(backend="gloo") if several else None
 
     def anywhere() -> bool:
+        here = came.is_set() or launcher_gone()
         if group is None:
-            return came.is_set()
-        flag = torch.tensor(int(came.is_set()))
+            return here
+        flag = torch.tensor(int(here))
         dist.all_reduce(flag, group=group)
         return bool(flag)
 
@@ -45,6 +49,12 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         yield anywhere
     finally:
         signal.signal(signal.SIGTERM, earlier)
+
+
+def _launcher_gone() -> Callable[[], bool]:
+    """The question whether the parent of now has ended, where it is accelerate's launcher; else always no."""
+    launched, launcher = any(key.startswith("ACCELERATE_") for key in os.environ), os.getppid()
+    return lambda: launched and os.getppid() != launcher
 
 
 @contextmanager

@@ -35,6 +35,7 @@ class Dataset:
 
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+UNCHECKED = "not recorded here; see the data set's own page"
 PER_CLASS: Metric = "mean per-class accuracy"
 
 DATASETS: dict[str, Dataset] = {
@@ -49,14 +50,14 @@ DATASETS: dict[str, Dataset] = {
     "in100": Dataset("", 100, 224, IMAGENET_MEAN, IMAGENET_STD, "non-commercial research"),
     "in1k": Dataset("", 1000, 224, IMAGENET_MEAN, IMAGENET_STD, "non-commercial research"),
     # the sets of Kornblith et al. 2019, table 1, for transfer; normalised as ImageNet
-    "food101": Dataset("", 101, 224, IMAGENET_MEAN, IMAGENET_STD, "unknown"),
-    "cars": Dataset("", 196, 224, IMAGENET_MEAN, IMAGENET_STD, "unknown"),
-    "sun397": Dataset("", 397, 224, IMAGENET_MEAN, IMAGENET_STD, "unknown"),
-    "dtd": Dataset("", 47, 224, IMAGENET_MEAN, IMAGENET_STD, "research use"),
-    "aircraft": Dataset("", 100, 224, IMAGENET_MEAN, IMAGENET_STD, "research use", metric=PER_CLASS),
-    "pets": Dataset("", 37, 224, IMAGENET_MEAN, IMAGENET_STD, "CC-BY-SA-4.0", metric=PER_CLASS),
-    "caltech101": Dataset("", 102, 224, IMAGENET_MEAN, IMAGENET_STD, "CC-BY-4.0", metric=PER_CLASS),
-    "flowers102": Dataset("", 102, 224, IMAGENET_MEAN, IMAGENET_STD, "unknown", metric=PER_CLASS),
+    "food101": Dataset("", 101, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED),
+    "cars": Dataset("", 196, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED),
+    "sun397": Dataset("", 397, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED),
+    "dtd": Dataset("", 47, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED),
+    "aircraft": Dataset("", 100, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED, metric=PER_CLASS),
+    "pets": Dataset("", 37, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED, metric=PER_CLASS),
+    "caltech101": Dataset("", 102, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED, metric=PER_CLASS),
+    "flowers102": Dataset("", 102, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED, metric=PER_CLASS),
     # scikit-learn's 1,797 handwritten digits, 8x8 grey repeated to RGB: the first 80 % train, the rest test
     "digits": Dataset(DIGITS, 10, 8, (0.3055,) * 3, (0.3754,) * 3, "BSD-3-Clause"),
     # 2,800 aerial scenes (Zou et al. 2015), brought to 64 px
