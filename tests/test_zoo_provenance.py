@@ -22,3 +22,10 @@ def test_a_command_keeps_its_words_and_drops_the_folders_of_this_machine(monkeyp
 def test_a_command_without_flags_has_no_blank_at_its_end(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["demo.py"])
     assert command() == command().strip()
+
+
+def test_a_command_has_the_precision_that_the_launcher_was_given(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert command().startswith("accelerate launch --mixed_precision bf16 -m pytest")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    assert command().startswith("accelerate launch -m pytest")

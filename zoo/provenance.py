@@ -58,9 +58,16 @@ def _commit() -> str:
 
 def command() -> str:
     """The command line of this process, as one would type it, without this machine's folders: cards are published."""
-    launched = any(key.startswith("ACCELERATE_") for key in os.environ)
     words = map(_without_folder, sys.argv[1:])
-    return ("accelerate launch " if launched else "python ") + " ".join([_script(), shlex.join(words)]).rstrip()
+    return " ".join([_runner(), _script(), shlex.join(words)]).rstrip()
+
+
+def _runner() -> str:
+    """`python`, or `accelerate launch --mixed_precision bf16`: the precision is the launcher's flag, not the script's."""
+    if not any(key.startswith("ACCELERATE_") for key in os.environ):
+        return "python"
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    return "accelerate launch" + (f" --mixed_precision {precision}" if precision != "no" else "")
 
 
 def _without_folder(word: str) -> str:
