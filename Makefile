@@ -1,10 +1,11 @@
 # make demo: the whole product on an embedded data set.  make test: all tests.  make lint: style and types.
+# make reproduce: the cheapest row of the table of checkpoints, trained and measured again.
 # make bench: what a training step, an evaluation, a load and an answer of the server cost beside the bare work.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint reproduce bench clean
 
 demo: $(VENV)/demo.installed
 	$(BIN)/python demo.py
@@ -16,6 +17,9 @@ lint: $(VENV)/dev.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+reproduce: $(VENV)/demo.installed
+	$(BIN)/python reproduce.py $(if $(DATA),--data '$(DATA)')
 
 bench: $(VENV)/dev.installed
 	PYTHONPATH=. $(BIN)/python tests/bench/step.py

@@ -63,7 +63,7 @@ def command() -> str:
 
 
 def _runner() -> str:
-    """`python`, or `accelerate launch --mixed_precision bf16`: the precision is the launcher's flag, not the script's."""
+    """`python`, or `accelerate launch --mixed_precision bf16`: the precision is a flag of the launcher."""
     if not any(key.startswith("ACCELERATE_") for key in os.environ):
         return "python"
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")

@@ -1,0 +1,49 @@
+"""`make reproduce`: a checkpoint of the package, trained and measured again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from reproduce import equal_weights, reproduce
+from train.pretrain import pretrain
+from train.recipe import find_recipe
+from zoo.card import Card
+from zoo.encoder import Encoder, save_encoder
+from zoo.errors import CorruptFile, NoWeights
+from zoo.inside import keep_inside
+from zoo.store import WEIGHTS
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty `zoo/weights` of its own."""
+    monkeypatch.setattr("zoo.store.INSIDE", tmp_path / "weights")
+    return tmp_path / "weights"
+
+
+def test_weights_are_the_same_or_not_as_they_were_before_rounding(
+    encoder: Encoder, card: Card, inside: Path, tmp_path: Path
+):
+    save_encoder(encoder, tmp_path / "run", card)
+    folder, _ = keep_inside(tmp_path / "run")
+    assert equal_weights(tmp_path / "run", folder)
+    tensors = load_file(tmp_path / "run" / WEIGHTS)
+    key = "backbone.conv1.weight"
+    save_file(tensors | {key: tensors[key] + np.float32(0.01)}, tmp_path / "run" / WEIGHTS)
+    assert not equal_weights(tmp_path / "run", folder)
+
+
+def test_a_name_without_weights_inside_is_an_error(inside: Path):
+    with pytest.raises((CorruptFile, NoWeights), match="simco-r20-digits"):
+        reproduce("simco-r20-digits")
+
+
+@pytest.mark.slow
+def test_a_training_again_has_the_same_weights_and_its_row_stands_beside_the_packages(
+    inside: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    keep_inside(pretrain(find_recipe("simco-r20-digits"), out=tmp_path / "run", knn_every=0))
+    reproduce("simco-r20-digits", out=tmp_path / "again")
+    assert "the same, bit for bit" in capsys.readouterr().out
