@@ -14,7 +14,7 @@ SMALL: dict[str, Any] = {
     "epochs": 12,
     "batch_size": 128,
     "optimizer": "sgd",
-    "learning_rate": 0.06,
+    "learning_rate": 0.12,
     "schedule": "cosine",
     "momentum": 0.9,
     "weight_decay": 5e-4,
