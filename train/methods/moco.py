@@ -282,7 +282,7 @@ PLUS_IN1K = replace(
 )
 
 # --- for a CPU: split statistics and shuffled keys, as one process needs them ---
-V2_SMALL = replace(V2_CIFAR100, name="mocov2-r20-cifar100", batchnorm="auto", **SMALL)
+V2_SMALL = replace(V2_CIFAR100, name="mocov2-r20-cifar100", batchnorm="auto", **SMALL | {"learning_rate": 0.24})
 PLUS_SMALL = replace(V2_SMALL, name="mocov2plus-r20-cifar100", symmetric=True)
 
 RECIPES = [

@@ -143,6 +143,6 @@ IN100 = replace(
     projection=512,
 )
 
-SMALL_CIFAR100 = replace(SOLO_CIFAR100, name="simclr-r20-cifar100", **SMALL)
+SMALL_CIFAR100 = replace(SOLO_CIFAR100, name="simclr-r20-cifar100", **SMALL | {"learning_rate": 0.24})
 
 RECIPES = [CIFAR10, CIFAR100, IN1K, *WIDER, SOLO_CIFAR10, SOLO_CIFAR100, IN100, SMALL_CIFAR100]
