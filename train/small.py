@@ -2,8 +2,8 @@
 
 A recipe of a method with these numbers differs from another method's in the algorithm alone: same network (the 20-layer
 ResNet), views, head, optimiser, batch and epochs. Most epochs are at 16 px, where a step costs a fifth of one at 32 px.
-The learning rate is each method's own, the best of 0.06 to 0.48 in trials of 5 epochs of 20,000 images at 16 px, by k-NN
-on images held out of train: 0.24 for MoCo v2, MoCo v2+ and SimCLR, 0.12 for the three with dual temperature.
+The rate is each method's own, the best of 0.06 to 0.48 in trials of 5 epochs of 20,000 images at 16 px, by k-NN on
+images held out of train: 0.24 for MoCo v2, MoCo v2+ and SimCLR, 0.12 for the three with dual temperature.
 """
 
 from typing import Any
