@@ -231,6 +231,7 @@ def test_our_document_covers_every_route_and_its_page_loads_nothing_from_elsewhe
         assert {"get": "GET, HEAD", "post": "POST"}[min(operations)] == METHODS[path]
     page = client.get("/docs")
     assert page.headers["content-security-policy"].startswith("default-src 'none';")
+    assert "<meta name=viewport" in page.text  # else a telephone shows it four times smaller
     for path in spec["paths"]:
         assert path in page.text
     for path in ("/", "/docs"):
