@@ -58,23 +58,14 @@ def reasons(embedded: Embedded) -> list[dict[str, Any]]:
     return [{key: refusal.error[key] for key in ("index", "code", "message")} for refusal in embedded.errors]
 
 
-def as_accepted(embedded: Embedded, query: EmbedQuery, accept: str) -> Response:
-    """The answer in the format that the Accept header likes best."""
-    skipped = query.on_error == "skip"
-    headers = {"x-model-id": embedded.session.name, "x-embedding-dim": str(embedded.rows.shape[1])}
-    if skipped:
-        headers["x-image-index"] = ",".join(map(str, embedded.places))
-        headers["x-image-errors"] = ",".join(f"{row['index']}:{row['code']}" for row in reasons(embedded))
-    liked = liked_best(accept)
-    if liked == NPY:
-        return Response(_npy(_typed(embedded.rows, query.dtype)), media_type=NPY, headers=headers)
-    if liked == NPZ:
-        return Response(_npz(embedded, query.dtype), media_type=NPZ, headers=headers)
-    if query.dtype != "float32":
+def accepted(query: EmbedQuery, accept: str) -> str:
+    """The format of an answer: what the Accept header likes best. Raises Refused for a dtype that JSON has not."""
+    kind = liked_best(accept)
+    if kind == JSON and query.dtype != "float32":
         raise Refused(
             400, f"dtype={query.dtype} is for answers in {NPY} or {NPZ}; ask for one by Accept", param="dtype"
         )
-    return JSONResponse(plain(embedded, skipped=skipped), headers=headers)
+    return kind
 
 
 def liked_best(accept: str) -> str:
@@ -89,6 +80,20 @@ def liked_best(accept: str) -> str:
         if kind in (NPY, NPZ, JSON) and (weight := min(given, default=1.0)) > 0:
             weights[kind] = weight
     return max(weights, key=lambda kind: weights[kind], default=JSON)
+
+
+def answer(embedded: Embedded, query: EmbedQuery, kind: str) -> Response:
+    """The answer to a query in one of the three formats."""
+    skipped = query.on_error == "skip"
+    headers = {"x-model-id": embedded.session.name, "x-embedding-dim": str(embedded.rows.shape[1])}
+    if skipped:
+        headers["x-image-index"] = ",".join(map(str, embedded.places))
+        headers["x-image-errors"] = ",".join(f"{row['index']}:{row['code']}" for row in reasons(embedded))
+    if kind == NPY:
+        return Response(_npy(_typed(embedded.rows, query.dtype)), media_type=NPY, headers=headers)
+    if kind == NPZ:
+        return Response(_npz(embedded, query.dtype), media_type=NPZ, headers=headers)
+    return JSONResponse(plain(embedded, skipped=skipped), headers=headers)
 
 
 def facts(session: Session) -> dict[str, Any]:

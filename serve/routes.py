@@ -23,10 +23,11 @@ def routes(engine: Engine, indexes: Indexes) -> Router:
 
     async def embed(request: Request) -> Response:
         query = from_query(EmbedQuery, dict(request.query_params))
+        kind = answers.accepted(query, ",".join(request.headers.getlist("accept")))
         engine.session(query.model)  # an unknown name is told before the body is parsed
         embedded = await engine.embed(await _images(request), model=query.model, skip=query.on_error == "skip")
         embedded = answers.finished(embedded, normalize=query.normalize == "true", dimensions=query.dimensions)
-        return answers.as_accepted(embedded, query, ",".join(request.headers.getlist("accept")))
+        return answers.answer(embedded, query, kind)
 
     async def embeddings(request: Request) -> Response:
         message = from_json(EmbeddingsRequest, await _json(request))
