@@ -10,6 +10,7 @@ MAX_IMAGE = 10 * 2**20  # bytes of one encoded image
 MAX_SCANS = 100  # of one JPEG, each a pass over all its pixels; a progressive one has about ten; thirty bytes make one
 MAX_SEGMENTS = 2_000  # of one JPEG before its first scan; 10 MiB of the longest are 161
 MAX_CHUNKS = 10_000  # of one PNG; 10 MiB in the usual chunks of 8 KiB are 1,281
+MAX_PROFILES = 8  # colour profiles of one PNG, which may have one; of a kilobyte, Pillow unfolds each to a megabyte
 MAX_IMAGES = 32  # images of one request
 MAX_QUEUE = 512  # images that one worker has accepted and not yet answered
 MAX_REQUESTS = 384  # requests of one key that a worker answers at a time; of one image each, they leave room for others

@@ -7,7 +7,7 @@ of them would hold up a decoder, and the interpreter, for seconds or hours.
 from collections.abc import Iterator
 from itertools import islice
 
-from serve.limits import MAX_CHUNKS, MAX_SCANS, MAX_SEGMENTS
+from serve.limits import MAX_CHUNKS, MAX_PROFILES, MAX_SCANS, MAX_SEGMENTS
 from zoo.errors import ImageTooLarge
 
 JPEG, SCAN = b"\xff\xd8", b"\xff\xda"  # how such a file, and each scan in it, starts
@@ -23,6 +23,8 @@ def check_pieces(picture: bytes) -> None:
             raise ImageTooLarge(f"a JPEG of {scans} scans; at most {MAX_SCANS} are read. Save it again")
         _check(segments(picture), MAX_SEGMENTS, "a JPEG of more than {} segments or bytes between them. Save it again")
     if picture.startswith(PNG):
+        if (profiles := picture.count(b"iCCP")) > MAX_PROFILES:
+            raise ImageTooLarge(f"a PNG of {profiles} colour profiles; at most {MAX_PROFILES} are read. Save it again")
         _check(chunks(picture), MAX_CHUNKS, "a PNG of more than {} chunks. Save it again")
 
 

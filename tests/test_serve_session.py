@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 from serve_model import NAME, OTHER, encode, gap, make_run, noise, pictures
 
-from serve.limits import MAX_CHUNKS, MAX_SCANS, MAX_SEGMENTS
+from serve.limits import MAX_CHUNKS, MAX_PROFILES, MAX_SCANS, MAX_SEGMENTS
 from serve.pieces import SCAN
 from serve.session import Session, models_from_environment, open_model
 from zoo.encoder import Encoder
@@ -92,6 +92,16 @@ def test_a_png_of_endless_chunks_is_refused_before_it_is_opened(session: Session
     with pytest.raises(ImageTooLarge, match=f"more than {MAX_CHUNKS} chunks"):
         session.preprocess(many)
     assert np.array_equal(session.preprocess(usual + many), session.preprocess(usual))  # its end is its end
+
+
+def test_a_png_of_many_folded_profiles_is_refused_before_they_are_unfolded(session: Session) -> None:
+    usual = encode(Image.fromarray(noise(8, 8, 3)), "PNG")
+    body = b"iCCPa\0\0" + zlib.compress(bytes(2**20 - 64))
+    piece = (len(body) - 4).to_bytes(4) + body + zlib.crc32(body).to_bytes(4)
+    some, many = (usual[:33] + n * piece + usual[33:] for n in (MAX_PROFILES, MAX_PROFILES + 1))
+    assert np.array_equal(session.preprocess(some), session.preprocess(usual))
+    with pytest.raises(ImageTooLarge, match=f"{MAX_PROFILES + 1} colour profiles; at most {MAX_PROFILES}"):
+        session.preprocess(many)
 
 
 def test_a_missing_file_is_told_how_to_make_it(tmp_path: Path) -> None:
