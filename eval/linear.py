@@ -24,7 +24,7 @@ from zoo.errors import BadData
 PENALTIES = tuple(10.0**exponent for exponent in range(2, -7, -1))
 RIDGE_PENALTIES = tuple(float(value) for value in np.logspace(5, -6, 45))
 HELD_OUT = 0.1  # share of train that selects
-ROUGH, FINE = 1e-2, 2e-4  # `smallest` of the fits of the path, which are only compared, and of the last one
+ROUGH, FINE = 2e-2, 2e-4  # `smallest` of the fits of the path, which are only compared, and of the last one
 
 
 class Fit(NamedTuple):
@@ -150,7 +150,8 @@ def regression_path(
         start = Line(x.new_zeros(classes, x.shape[1]), x.new_zeros(classes))
     moment, lines = second_moment(x), [start]
     for penalty in penalties:
-        lines.append(fit_line(x, y, penalty, moment=moment, start=lines[-1], smallest=smallest))
+        enough = smallest / max(1.0, penalty)  # a strong penalty leaves logits of about 1 / penalty
+        lines.append(fit_line(x, y, penalty, moment=moment, start=lines[-1], smallest=enough))
     return lines[1:]
 
 
