@@ -10,15 +10,17 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from tqdm import tqdm
 
-from eval.features import Features, PixelEncoder, embed_rows, labelled
+from eval.features import Features, PixelEncoder, batch_of, embed_rows, labelled
 from zoo.errors import BadData, CorruptFile
-from zoo.files import new_folder, write_bytes, zoo_home
+from zoo.files import locked, new_folder, write_bytes, zoo_home
 from zoo.provenance import today, versions
 from zoo.split import Split
 
@@ -32,7 +34,7 @@ def cached_features(
     *,
     encoder_sha256: str,
     layer: str = "backbone",
-    batch_size: int = 256,
+    batch_size: int | None = None,
     rank: int = 0,
     processes: int = 1,
     wait: Callable[[], object] = lambda: None,
@@ -41,6 +43,7 @@ def cached_features(
     """Features of the labelled images of `split`, from `$ZOO_HOME/cache/features`, extracted if they are not there yet.
 
     encoder_sha256: names everything that decides a feature: weights, architecture, normalisation.
+    batch_size: by default `batch_of` the encoder.
     rank, processes, wait: every process extracts the blocks rank, rank + processes, ...; `wait` returns when all of
     them have called it.
     Raises BadData (no label, a feature not finite), CorruptFile (a damaged cache), ZooError (a full disk).
@@ -57,18 +60,21 @@ def cached_features(
     }
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
     folder = zoo_home() / "cache" / "features" / key
-    whole = (folder / "manifest.json").is_file()
-    wait()  # all have looked before the first one writes
-    if not whole:
-        blocks = folder.with_suffix(".blocks")
-        starts = range(rank * BLOCK, len(index), processes * BLOCK)
-        for start in tqdm(starts, desc=progress, unit=" blocks", leave=False, disable=not progress or rank > 0):
-            part = index[start : start + BLOCK]
-            _write_block(blocks / f"{start}.npz", encoder, split, part, batch_size)
+    blocks, manifest = folder.with_suffix(".blocks"), folder / "manifest.json"
+    alone = locked(blocks) if rank == 0 and not manifest.is_file() else nullcontext()
+    with alone:  # another evaluation that wants the same features waits for these
         wait()
+        if not manifest.is_file():
+            starts = range(rank * BLOCK, len(index), processes * BLOCK)
+            for start in tqdm(starts, desc=progress, unit=" blocks", leave=False, disable=not progress or rank > 0):
+                part = index[start : start + BLOCK]
+                _write_block(blocks / f"{start}.npz", encoder, split, part, batch_size or batch_of(encoder.image_size))
+            wait()
+            if rank == 0:
+                _merge(blocks, folder, facts)
+            wait()
         if rank == 0:
-            _merge(blocks, folder, facts)
-        wait()
+            shutil.rmtree(blocks, ignore_errors=True)  # of a waiter, too: asking for the lock made the folder
     return Features(_read(folder, facts), split.labels[index])
 
 
@@ -88,26 +94,37 @@ def _write_block(path: Path, encoder: PixelEncoder, split: Split, index: np.ndar
 
 
 def _merge(blocks: Path, folder: Path, facts: dict[str, Any]) -> None:
-    """All blocks, in order, as one array; the blocks are then removed."""
+    """All blocks, in order, as one array."""
     scales = []
     with new_folder(folder) as aside:
         with (aside / "rows.npy").open("wb") as file:
             header = {"descr": "<f2", "fortran_order": False, "shape": (facts["n"], facts["dim"])}
             np.lib.format.write_array_header_1_0(file, header)
             for start in range(0, facts["n"], BLOCK):
-                block = np.load(blocks / f"{start}.npz", allow_pickle=False)
-                file.write(block["rows"].tobytes())
-                scales.append(block["scales"])
+                rows, scale = _block(blocks / f"{start}.npz")
+                file.write(rows.tobytes())
+                scales.append(scale)
         np.save(aside / "scales.npy", np.concatenate(scales))
         manifest = facts | {"date": today(), "versions": versions()}
         (aside / "manifest.json").write_text(json.dumps(manifest, indent=1))
-    shutil.rmtree(blocks)
+
+
+def _block(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and scales of a block. Raises CorruptFile, and the block is made again the next time."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return arrays["rows"], arrays["scales"]
+    except (ValueError, KeyError, EOFError, BadZipFile) as error:
+        path.unlink(missing_ok=True)
+        raise CorruptFile(f"{path}: damaged ({error}) and deleted. The same command makes it again") from error
 
 
 def _read(folder: Path, facts: dict[str, Any]) -> np.ndarray:
     """(n, D) float32. Raises CorruptFile if the folder is not what its name says."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
+        if not isinstance(manifest, dict):
+            raise ValueError("its manifest is none")
         other = {key: manifest.get(key) for key, value in facts.items() if manifest.get(key) != value}
         if other:
             raise ValueError(f"its manifest says {other}")

@@ -3,15 +3,16 @@
 python -m eval.compare results/predictions/A.npz results/predictions/B.npz
 """
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import tyro
 
+from eval.ending import in_one_line
 from eval.intervals import Comparison, compare
-from zoo.errors import BadData, CorruptFile, ZooError
+from eval.results import read_predictions
+from zoo.errors import BadData
 
 
 def compare_files(a: Path, b: Path) -> Comparison:
@@ -19,6 +20,8 @@ def compare_files(a: Path, b: Path) -> Comparison:
     first, second = _read(a), _read(b)
     if first["data_sha256"].tolist() != second["data_sha256"].tolist():
         raise BadData(f"{a.name} and {b.name} were not made on the same images; only such can be compared")
+    if first["labels"].ndim > 1:
+        raise BadData(f"{a.name} holds scores for several labels an image; only predicted classes can be compared")
     return compare(first["predicted"], second["predicted"], first["labels"])
 
 
@@ -40,11 +43,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise FileNotFoundError(
             f"{path}: no such file; there are {near or 'none'}. eval.score --out FOLDER writes them"
         )
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in ("predicted", "labels", "data_sha256")}
-    except (ValueError, KeyError, EOFError, OSError) as error:
-        raise CorruptFile(f"{path}: not predictions of eval.score ({error}). Measure again") from error
+    return read_predictions(path)
 
 
 def main() -> None:
@@ -59,10 +58,8 @@ def main() -> None:
         """
         print(sentence(compare_files(a, b), a.stem, b.stem))
 
-    try:
-        tyro.cli(command_line, prog="eval.compare")
-    except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
+    with in_one_line("nothing was written"):
+        tyro.cli(command_line, prog="python -m eval.compare")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Who is measured: `open_contestant` turns what stands on the command line into something with features.
 
 simco-r18-cifar100, runs/simco-r18-cifar100    a model of the zoo, a run folder
+hf://ORG/NAME, timm/NAME    whatever else `zoo.load` takes
 timm:resnet50, timm:resnet50=weights.safetensors    any timm network, at random or with weights from a file
 random:r18    a row of `zoo.backbone`, at random
 pixels:    no network at all
@@ -19,9 +20,9 @@ from torch import nn
 from eval.features import PixelEncoder, RawPixels
 from zoo.dataset import dataset_row
 from zoo.encoder import Encoder, build_backbone, load_encoder, new_encoder
-from zoo.errors import CorruptFile, unknown
+from zoo.errors import BadData, CorruptFile, unknown
 from zoo.split import LARGEST_CACHED
-from zoo.store import locate, read_card
+from zoo.store import ADDRESSES, CARD, locate, read_card
 
 SEED = 0  # of random weights
 RAW_OF_LARGE = 32  # pixels
@@ -46,14 +47,19 @@ class Contestant:
 def open_contestant(text: str, dataset: str, *, device: str | torch.device = "cpu") -> Contestant:
     """The contestant called `text`, for images of `dataset`.
 
-    Raises UnknownName, NoWeights, CorruptFile, FileNotFoundError.
+    Raises UnknownName, NoWeights, CorruptFile, FileNotFoundError, Unreachable, AccessDenied.
     """
-    kind, colon, rest = text.partition(":")
-    if not colon:
+    if is_of_the_zoo(text):
         return _of_the_zoo(text, device)
+    kind, _, rest = text.partition(":")
     if kind not in KINDS:
         raise unknown("kind of encoder", f"{kind}:", [f"{name}:" for name in KINDS], "Or a name or folder of the zoo")
     return KINDS[kind](rest, dataset, device)
+
+
+def is_of_the_zoo(text: str) -> bool:
+    """Whether it is for `zoo.load`: a name, a run folder, an address on the Hub."""
+    return ":" not in text or text.startswith(ADDRESSES) or (Path(text) / CARD).is_file()
 
 
 def baselines(contestant: Contestant, *, device: str | torch.device = "cpu") -> list[Contestant]:
@@ -79,12 +85,14 @@ def fingerprint(encoder: Encoder) -> str:
 
 
 def _of_the_zoo(text: str, device: str | torch.device) -> Contestant:
-    encoder, folder = load_encoder(text, device=device), locate(text)
-    card = read_card(folder)
+    folder = locate(text)  # once: a branch on the Hub may move
+    encoder, card = load_encoder(folder, device=device), read_card(folder)
     return Contestant(card.name, encoder, fingerprint(encoder), folder, card.weights.sha256 if card.weights else "")
 
 
-def _pixels(_: str, dataset: str, __: str | torch.device) -> Contestant:
+def _pixels(rest: str, dataset: str, _: str | torch.device) -> Contestant:
+    if rest:
+        raise BadData(f"pixels:{rest}: pixels: stands alone, and takes the size of the data set's images")
     return _raw(dataset_row(dataset).image_size)
 
 
@@ -105,13 +113,13 @@ def _random(backbone: str, dataset: str, device: str | torch.device) -> Contesta
 
 def _timm(text: str, _: str, device: str | torch.device) -> Contestant:
     """A timm network at its own image size, with its own crop, mean and std."""
-    architecture, _, weights = text.partition("=")
+    architecture, given, weights = text.partition("=")
     if not timm.is_model(architecture):
         raise unknown("timm model", architecture, timm.list_models(), "timm.list_models() shows all")
     torch.manual_seed(SEED)
     network = timm.create_model(architecture, pretrained=False, num_classes=0)
     settings = timm.data.resolve_model_data_config(network)
-    if weights:
+    if given:
         _fill(network, Path(weights), _head_of(architecture))
     size, crop = settings["input_size"][-1], settings["crop_pct"]
     encoder = Encoder(network, mean=settings["mean"], std=settings["std"], image_size=size, crop=crop).to(device)

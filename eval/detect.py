@@ -13,7 +13,6 @@ A small set on one CPU core, such as the blood cells of BCCD (205 train, 72 test
 """
 
 import copy
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,10 +29,11 @@ from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
 from torchvision.ops import MultiScaleRoIAlign
 
+from eval.ending import in_one_line
 from eval.linear_sgd import indices
-from eval.voc import Scene, class_names, read_voc
 from zoo.encoder import Encoder, load_encoder, new_encoder
-from zoo.errors import BadData, ZooError
+from zoo.errors import BadData
+from zoo.voc import Scene, class_names, read_voc
 
 Neck = Literal["fpn", "c4"]
 STAGES = ("layer1", "layer2", "layer3", "layer4")
@@ -230,10 +230,8 @@ def main() -> None:
                     f"| {name} | {seed} | {' | '.join(f'{100 * value:.2f}' for value in found.values())} |", flush=True
                 )
 
-    try:
-        tyro.cli(command_line, prog="eval.detect")
-    except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
+    with in_one_line("the lines above are whole"):
+        tyro.cli(command_line, prog="python -m eval.detect")
 
 
 if __name__ == "__main__":

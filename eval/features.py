@@ -10,7 +10,9 @@ from tqdm import tqdm
 
 from zoo.errors import BadData
 from zoo.pixels import fit
-from zoo.split import Split
+from zoo.split import LARGEST_CACHED, Split
+
+BATCH = 256  # images of up to LARGEST_CACHED px; of larger ones fewer, with as many pixels
 
 
 class PixelEncoder(Protocol):
@@ -40,7 +42,7 @@ class RawPixels:
 
 @dataclass(frozen=True)
 class Features:
-    """Rows (n, D) float32 and their labels (n,)."""
+    """Rows (n, D) float32 and their labels, (n,) or (n, C), as a `Split`'s."""
 
     rows: np.ndarray
     labels: np.ndarray
@@ -49,24 +51,35 @@ class Features:
         return len(self.rows)
 
 
-def extract(encoder: PixelEncoder, split: Split, *, batch_size: int = 256, progress: str = "") -> Features:
+def extract(encoder: PixelEncoder, split: Split, *, batch_size: int | None = None, progress: str = "") -> Features:
     """Features of the labelled images of `split`, which is brought to the encoder's image size.
 
-    Raises BadData if no image has a label or a feature is not finite.
+    batch_size: by default `batch_of` the encoder. Raises BadData if no image has a label or a feature is not finite.
     """
-    index = labelled(split)
+    index, batch_size = labelled(split), batch_size or batch_of(encoder.image_size)
     starts = range(0, len(index), batch_size)
     batches: Iterable[int] = tqdm(starts, desc=progress, leave=False, disable=not progress)
     rows = [embed_rows(encoder, split, index[start : start + batch_size]) for start in batches]
     return Features(np.concatenate(rows), split.labels[index])
 
 
+def batch_of(image_size: int) -> int:
+    """Images of a batch whose activations take some hundred MB, whatever their size in pixels."""
+    return max(1, min(BATCH, BATCH * LARGEST_CACHED**2 // image_size**2))
+
+
 def labelled(split: Split) -> np.ndarray:
     """Indices (n,) of the images that have a label. Raises BadData if none has."""
-    index = np.flatnonzero(split.labels >= 0)
+    index = np.flatnonzero(has_label(split.labels))
     if not len(index):
         raise BadData(f"the {split.split} split of {split.dataset} has no labels; evaluation needs them")
     return index
+
+
+def has_label(labels: np.ndarray) -> np.ndarray:
+    """(n,) bool; of several labels an image, one has to be known."""
+    known = labels >= 0
+    return known if labels.ndim == 1 else np.asarray(known.any(1))
 
 
 def embed_rows(encoder: PixelEncoder, split: Split, index: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from eval.features import labelled, resized
+from eval.features import batch_of, labelled, resized
 from eval.linear import held_out, refuse_one_class
 from eval.linear_sgd import cosine, image_batches
 from eval.metrics import accuracy
@@ -88,8 +88,9 @@ def train(task: Task, index: np.ndarray, schedule: Schedule, *, seed: int = 0) -
 def answers(network: nn.Sequential, split: Split, index: np.ndarray, task: Task) -> np.ndarray:
     """Predicted classes (n,) of the images `index`; -1 where the network has diverged."""
     parts = []
-    for start in range(0, len(index), 256):
-        pixels = resized(split.pixels[index[start : start + 256]], task.encoder.image_size)
+    batch = batch_of(task.encoder.image_size)
+    for start in range(0, len(index), batch):
+        pixels = resized(split.pixels[index[start : start + batch]], task.encoder.image_size)
         logits = network(torch.from_numpy(pixels).to(task.device).permute(0, 3, 1, 2) / 255)
         parts.append(torch.where(logits.isfinite().all(1), logits.argmax(1), -1))
     return torch.cat(parts).cpu().numpy()

@@ -4,17 +4,20 @@ import numpy as np
 import torch
 
 from eval.augment import crop_and_mirror
-from eval.features import PixelEncoder, labelled, resized
+from eval.features import BATCH, PixelEncoder, batch_of, labelled, resized
 from eval.task import Outcome, Task
 from zoo.embedding import unit_rows
+from zoo.errors import BadData
 from zoo.split import Split
 
 PAIRS_OF = 2048  # images for the two measures of Wang and Isola
 
 
 def geometry(task: Task) -> list[Outcome]:
-    """Each measure of the test features; see the functions of the same names."""
+    """Each measure of the test features; see the functions of the same names. Raises BadData for a single image."""
     rows = task.queries.rows
+    if len(rows) < 2:
+        raise BadData("one test image has no geometry; two are needed")
     raw, centred = spectrum(rows), spectrum(rows - rows.mean(0))
     few = task.test.sample(PAIRS_OF)
     measures = {
@@ -79,12 +82,18 @@ def alignment(encoder: PixelEncoder, images: Split, *, seed: int = 0) -> float:
     """Mean squared distance of the unit features of two random crops of an image: Wang and Isola 2020, alpha = 2."""
     generator = torch.Generator().manual_seed(seed)
     index, total = labelled(images), 0.0
-    for start in range(0, len(index), 256):
-        pixels = torch.from_numpy(resized(images.pixels[index[start : start + 256]], encoder.image_size))
+    for start in range(0, len(index), BATCH):  # decides the draws
+        pixels = torch.from_numpy(resized(images.pixels[index[start : start + BATCH]], encoder.image_size))
         views = [_view(pixels, encoder.image_size, generator) for _ in range(2)]
-        one, two = (unit_rows(encoder.embed_pixels(view)).astype(np.float64) for view in views)
+        one, two = (unit_rows(_embedded(encoder, view)).astype(np.float64) for view in views)
         total += float(((one - two) ** 2).sum())
     return total / len(index)
+
+
+def _embedded(encoder: PixelEncoder, pixels: np.ndarray) -> np.ndarray:
+    """(B, D) of pixels (B, H, W, 3), few at a time if they are large."""
+    batch = batch_of(encoder.image_size)
+    return np.concatenate([encoder.embed_pixels(pixels[i : i + batch]) for i in range(0, len(pixels), batch)])
 
 
 def _view(pixels: torch.Tensor, size: int, generator: torch.Generator) -> np.ndarray:

@@ -2,16 +2,18 @@
 
 `linear`: multinomial logistic regression on standardised features by L-BFGS, the strength of its L2 penalty chosen on
 a held-out tenth of train (Kornblith et al. 2019, section 3.1; SimCLR, appendix B.8, with nine strengths instead of 45).
+Where an image may be of several classes: one regression for each class against the rest, one strength for all.
 `ridge`: least squares in closed form, a fast stand-in that is 0.3 to 1.7 points lower.
 `eval.linear_sgd` has the other two: many learning rates at once, and MoCo's recipe.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from eval.average_precision import mean_average_precision
 from eval.features import Features
 from eval.logistic import Line, fit_line, second_moment
 from eval.metrics import accuracy
@@ -22,24 +24,25 @@ from zoo.errors import BadData
 PENALTIES = tuple(10.0**exponent for exponent in range(2, -7, -1))
 RIDGE_PENALTIES = tuple(float(value) for value in np.logspace(5, -6, 45))
 HELD_OUT = 0.1  # share of train that selects
-ROUGH, FINE = 1e-2, 2e-4  # `smallest` of the fits of the path, which are only compared, and of the last one
+ROUGH, FINE = 2e-2, 2e-4  # `smallest` of the fits of the path, which are only compared, and of the last one
 
 
 class Fit(NamedTuple):
     """A chosen classifier's answers."""
 
-    predicted: np.ndarray  # (n_test,)
+    predicted: np.ndarray  # (n_test,) classes; of `one_vs_rest` (n_test, C) scores
     penalty: float
     grid_edge: bool  # the best penalty is the strongest or the weakest of those tried
     steps: int  # of the last fit
     converged: bool  # the last fit
-    held_out: dict[float, float]  # accuracy on the held-out part by penalty
+    held_out: dict[float, float]  # accuracy, or mAP, on the held-out part by penalty
 
 
 def linear(task: Task) -> list[Outcome]:
     """Logistic regression, the penalty chosen on a tenth of train, refitted on all of it."""
-    fit = logistic_probe(task.bank, task.queries.rows, device=task.device)
-    protocol = "linear probe, L-BFGS logistic regression, standardised, penalty chosen on 10 % of train"
+    probe, kind = (one_vs_rest, "one-vs-rest ") if task.bank.labels.ndim > 1 else (logistic_probe, "")
+    fit = probe(task.bank, task.queries.rows, device=task.device)
+    protocol = f"linear probe, L-BFGS {kind}logistic regression, standardised, penalty chosen on 10 % of train"
     return [_outcome("linear", protocol, fit, task)]
 
 
@@ -76,26 +79,79 @@ def logistic_probe(
     penalties: from strong to weak. Equal scores go to the stronger one. Raises BadData if train has one class only.
     """
     refuse_one_class(train.labels)
-    chosen_on = held_out(train.labels, seed=seed)
     known, labels = np.unique(train.labels, return_inverse=True)
-    y = torch.from_numpy(labels).to(device)
-    x, aside = _spanned(*standardised(train.rows[~chosen_on], train.rows[chosen_on]), device=device)
-    lines = regression_path(x, y[torch.from_numpy(~chosen_on)], penalties, classes=len(known), smallest=ROUGH)
-    scores = {p: accuracy(line.classes(aside), labels[chosen_on]) for p, line in zip(penalties, lines, strict=True)}
-    del x, aside, lines
+    choice = Choice(held_out(train.labels, seed=seed), lambda logits, truth: accuracy(logits.argmax(1), truth))
+    fit = _selected(Features(train.rows, labels), len(known), queries, choice, penalties, device)
+    return fit._replace(predicted=known[fit.predicted.argmax(1)])
+
+
+def one_vs_rest(
+    train: Features,
+    queries: np.ndarray,
+    *,
+    penalties: Sequence[float] = PENALTIES,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+) -> Fit:
+    """As `logistic_probe`, for train labels (n, C) of 1, 0 and -1; what is -1 is neither learnt from nor selects."""
+    choice = Choice(held_out(strata(train.labels), seed=seed), mean_average_precision)
+    return _selected(train, train.labels.shape[1], queries, choice, penalties, device)
+
+
+class Choice(NamedTuple):
+    """How a penalty is chosen: on these rows of train, by this measure of (logits, labels)."""
+
+    held_out: np.ndarray  # (n,) bool
+    measure: Callable[[np.ndarray, np.ndarray], float]
+
+
+def _selected(
+    train: Features,
+    classes: int,
+    queries: np.ndarray,
+    choice: Choice,
+    penalties: Sequence[float],
+    device: str | torch.device,
+) -> Fit:
+    """The penalty chosen, then a refit on all of train; `predicted` is the logits of queries, (m, C)."""
+    aside, y = choice.held_out, torch.from_numpy(train.labels).to(device)
+    x, asked = _spanned(*standardised(train.rows[~aside], train.rows[aside]), device=device)
+    lines = regression_path(x, y[torch.from_numpy(~aside)], penalties, classes=classes, smallest=ROUGH)
+    truth = train.labels[aside]
+    scores = {p: choice.measure(line.logits(asked), truth) for p, line in zip(penalties, lines, strict=True)}
     best = max(scores, key=scores.__getitem__)  # the first, strongest, of equals
+    start = lines[list(penalties).index(best)]
+    del x, asked, lines
     x, asked = _spanned(*standardised(train.rows, queries), device=device)
-    (line,) = regression_path(x, y, [best], classes=len(known), smallest=FINE)
-    return Fit(known[line.classes(asked)], best, best in _ends(penalties), line.steps, line.converged, scores)
+    (line,) = regression_path(x, y, [best], classes=classes, smallest=FINE, start=start)
+    return Fit(line.logits(asked), best, best in _ends(penalties), line.steps, line.converged, scores)
+
+
+def strata(labels: np.ndarray) -> np.ndarray:
+    """(n,) of labels (n, C): the rarest class that an image is of, so that each of them is held out, too."""
+    rarity = np.argsort(np.argsort(-(labels == 1).sum(0), kind="stable"))  # (C,): 0 the commonest
+    return np.where(labels == 1, 1 + rarity, 0).max(1)
 
 
 def regression_path(
-    x: torch.Tensor, y: torch.Tensor, penalties: Sequence[float], *, classes: int, smallest: float
+    x: torch.Tensor,
+    y: torch.Tensor,
+    penalties: Sequence[float],
+    *,
+    classes: int,
+    smallest: float,
+    start: Line | None = None,
 ) -> list[Line]:
-    """A fit for each penalty, each started from the one before it. x (n, D) with mean 0, y (n,)."""
-    moment, lines = second_moment(x), [Line(x.new_zeros(classes, x.shape[1]), x.new_zeros(classes))]
+    """A fit for each penalty, each started from the one before it. x (n, D) with mean 0, y (n,) or (n, C).
+
+    start: of the first, if it is of the same columns; else zeros.
+    """
+    if start is None or start.weight.shape[1] != x.shape[1]:  # in axes of its own, as `_spanned` gives
+        start = Line(x.new_zeros(classes, x.shape[1]), x.new_zeros(classes))
+    moment, lines = second_moment(x), [start]
     for penalty in penalties:
-        lines.append(fit_line(x, y, penalty, moment=moment, start=lines[-1], smallest=smallest))
+        enough = smallest / max(1.0, penalty)  # a strong penalty leaves logits of about 1 / penalty
+        lines.append(fit_line(x, y, penalty, moment=moment, start=lines[-1], smallest=enough))
     return lines[1:]
 
 

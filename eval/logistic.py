@@ -1,4 +1,7 @@
-"""Multinomial logistic regression, minimised by L-BFGS in coordinates in which the bowl is nearly round.
+"""Logistic regression, multinomial or one-vs-rest, minimised by L-BFGS in coordinates where the bowl is nearly round.
+
+Labels y (n,) are classes in 0..C-1, told apart by a softmax. Labels y (n, C) are C questions of their own: 1 yes, 0 no,
+-1 not asked.
 
 Near the minimum the curvature in the weights of one class is about s * x.T x / n + penalty, with s the mean of
 p (1 - p). With L the Cholesky factor of that matrix and W = V L^-1, the curvature in V is about 1 in every direction:
@@ -28,9 +31,9 @@ class Line(NamedTuple):
     steps: int = 0
     converged: bool = True
 
-    def classes(self, x: Tensor) -> np.ndarray:
-        """(n,) of x (n, D)."""
-        return F.linear(x, self.weight, self.bias).argmax(1).cpu().numpy()
+    def logits(self, x: Tensor) -> np.ndarray:
+        """(n, C) of x (n, D)."""
+        return F.linear(x, self.weight, self.bias).cpu().numpy()
 
 
 def second_moment(x: Tensor) -> Tensor:
@@ -42,13 +45,13 @@ def second_moment(x: Tensor) -> Tensor:
 def fit_line(x: Tensor, y: Tensor, penalty: float, *, moment: Tensor, start: Line, smallest: float) -> Line:
     """The minimum of mean cross-entropy + penalty / 2 * ||W||^2; the bias is free.
 
-    x (n, D) with mean 0, y (n,) in 0..C-1; moment: `second_moment` of x. smallest: as in `descend`. On the way down p
+    x (n, D) with mean 0, y (n,) or (n, C); moment: `second_moment` of x. smallest: as in `descend`. On the way down p
     nears 0 and 1, and the bowl flattens: where s has fallen below half of what it was, new coordinates go on.
     """
-    steps, share = 0, spread_of(x, start)
+    steps, share = 0, spread_of(x, y, start)
     while True:
         start = descend(x, y, penalty, share, moment=moment, start=start, smallest=smallest)
-        steps, before, share = steps + start.steps, share, spread_of(x, start)
+        steps, before, share = steps + start.steps, share, spread_of(x, y, start)
         if share >= before / 2:
             return start._replace(steps=steps)
 
@@ -83,19 +86,36 @@ def descend(
 
 
 def cross_entropy(x: Tensor, y: Tensor, at: Line) -> tuple[float, Tensor, Tensor]:
-    """Mean cross-entropy in nats, and its gradients by weight (C, D) and bias (C,)."""
+    """Mean cross-entropy in nats (one-vs-rest: summed over classes), its gradients by weight (C, D) and bias (C,)."""
+    parts = _one_of_all if y.ndim == 1 else _each_alone
     loss, by_weight, by_bias = 0.0, torch.zeros_like(at.weight), torch.zeros_like(at.bias)
     for start in range(0, len(x), ROWS):
-        some, classes = x[start : start + ROWS], y[None, start : start + ROWS]
-        error = F.linear(some, at.weight, at.bias).T.contiguous().log_softmax(0)  # (C, b): rows are long, so fast
-        loss -= float(error.gather(0, classes).sum(dtype=torch.float64))
-        error.exp_().scatter_add_(0, classes, error.new_full(classes.shape, -1))
+        some = x[start : start + ROWS]
+        logits = F.linear(some, at.weight, at.bias).T.contiguous()  # (C, b): rows are long, so fast
+        nats, error = parts(logits, y[start : start + ROWS])
+        loss += nats
         by_weight.addmm_(error, some)
         by_bias += error.sum(1)
     return loss / len(x), by_weight / len(x), by_bias / len(x)
 
 
-def spread_of(x: Tensor, at: Line) -> float:
+def _one_of_all(logits: Tensor, y: Tensor) -> tuple[float, Tensor]:
+    """Summed cross-entropy of the softmax of logits (C, b), and its gradient (C, b). y (b,)."""
+    error, classes = logits.log_softmax(0), y[None]
+    nats = -float(error.gather(0, classes).sum(dtype=torch.float64))
+    return nats, error.exp_().scatter_add_(0, classes, error.new_full(classes.shape, -1))
+
+
+def _each_alone(logits: Tensor, y: Tensor) -> tuple[float, Tensor]:
+    """Summed binary cross-entropies of logits (C, b) where y (b, C) is 0 or 1, and their gradient (C, b)."""
+    asked = (y.T >= 0).to(logits.dtype)
+    yes = y.T * asked
+    nats = float((asked * (F.softplus(logits) - yes * logits)).sum(dtype=torch.float64))
+    return nats, asked * (logits.sigmoid() - yes)
+
+
+def spread_of(x: Tensor, y: Tensor, at: Line) -> float:
     """The mean of p (1 - p) over classes and evenly spread rows of x; at least FLATTEST."""
-    p = F.linear(x[:: max(1, len(x) // ROWS)], at.weight, at.bias).softmax(1)
+    logits = F.linear(x[:: max(1, len(x) // ROWS)], at.weight, at.bias)
+    p = logits.softmax(1) if y.ndim == 1 else logits.sigmoid()
     return max(FLATTEST, float((p - p * p).mean()))

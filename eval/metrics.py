@@ -1,9 +1,10 @@
-"""Classification metrics of predicted classes, and the interval of each."""
+"""The metrics that data sets are measured by, and the interval of each."""
 
 import numpy as np
 
+from eval.average_precision import average_precisions, bootstrap, mean_average_precision
 from eval.intervals import wilson
-from zoo.dataset import Metric
+from zoo.dataset import ELEVEN_POINT, Metric
 
 
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
@@ -33,14 +34,24 @@ def mean_per_class(predicted: np.ndarray, labels: np.ndarray, *, classes: int) -
     return float(np.nanmean(per_class(confusion(predicted, labels, classes=classes))))
 
 
+def by_class(predicted: np.ndarray, labels: np.ndarray, *, classes: int) -> np.ndarray:
+    """(C,): the share of each class that was found; of scores (n, C), its average precision. NaN without images."""
+    if labels.ndim > 1:
+        return average_precisions(predicted, labels)
+    return per_class(confusion(predicted, labels, classes=classes))
+
+
 def grade(
     predicted: np.ndarray, labels: np.ndarray, *, metric: Metric, classes: int
 ) -> tuple[float, tuple[float, float]]:
-    """The value of a data set's metric, [0, 1], and its 95 % interval (Wilson).
+    """The value of a data set's metric, [0, 1], and its 95 % interval (Wilson; of an mAP, by bootstrap).
 
+    predicted (n,) classes; for an mAP scores (n, C), and labels (n, C).
     A mean over classes has the interval of as many images as would have its variance, were all classes equally hard:
     C^2 / sum(1 / n_c), which is n where the classes are of one size.
     """
+    if metric == ELEVEN_POINT:
+        return mean_average_precision(predicted, labels), bootstrap(predicted, labels)
     if metric == "top-1 accuracy":
         value = accuracy(predicted, labels)
         return value, wilson(value, len(labels))

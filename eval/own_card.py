@@ -1,6 +1,7 @@
 """Which card rows are written into, and how: a run's and a kept model's, never one that somebody else wrote."""
 
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from eval.tables import Row
 from zoo import store
@@ -13,10 +14,19 @@ def is_ours(model: str | Path, folder: Path) -> bool:
     """Whether rows about `model`, which lies in `folder`, belong into its card.
 
     Not into one that came with the package or from the Hub: those are the installation's and the publisher's. Whoever
-    gives such a folder by its path means it.
+    gives such a folder by its path means it. Nor into one that we may not write.
     """
     brought = folder.parent == store.INSIDE or folder.is_relative_to(zoo_home() / "hub")
-    return Path(model) == folder or not brought
+    return (Path(model) == folder or not brought) and writable(folder)
+
+
+def writable(folder: Path) -> bool:
+    """Whether a file can be made in it."""
+    try:
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def add_rows(folder: Path, rows: list[Row]) -> None:

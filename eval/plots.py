@@ -13,9 +13,10 @@ from sklearn.manifold import TSNE
 
 from eval.features import labelled
 from eval.geometry import spectrum
-from eval.metrics import confusion, per_class
+from eval.metrics import by_class, confusion
 from eval.task import Task
 from zoo.embedding import unit_rows
+from zoo.split import Split
 
 MAPPED = 500  # images on the map
 THUMBNAILS = 120
@@ -40,15 +41,16 @@ def confusion_png(predicted: np.ndarray, task: Task, *, by: str) -> bytes:
 
 
 def per_class_png(predicted: np.ndarray, task: Task, *, by: str) -> bytes:
-    """Accuracy of each class, falling."""
-    shares = per_class(confusion(predicted, task.queries.labels, classes=task.classes))
+    """Accuracy of each class, falling; its average precision, where an image may be of several."""
+    shares = by_class(predicted, task.queries.labels, classes=task.classes)
+    what = "average precision" if task.queries.labels.ndim > 1 else "accuracy"
     known = np.flatnonzero(np.isfinite(shares))
     order = known[np.argsort(-shares[known], kind="stable")]
-    title = f"{by}: accuracy of each class; mean {100 * shares[known].mean():.2f} %"
+    title = f"{by}: {what} of each class; mean {100 * shares[known].mean():.2f} %"
     figure, axis = _canvas(_room(task, at_least=8), 3.6, title)
     axis.bar(range(len(order)), 100 * shares[order], width=0.8 if len(order) <= NAMED else 1)
     axis.set_xlabel("class")
-    axis.set_ylabel("accuracy, %")
+    axis.set_ylabel(f"{what}, %")
     axis.set_ylim(0, 100)
     axis.margins(x=0.01)
     _name(axis, task, order)
@@ -89,7 +91,7 @@ def _colour(label: int) -> tuple[float, float, float, float]:
 
 
 def neighbours_png(task: Task) -> bytes:
-    """Some test images and their nearest train images by cosine; a green title with a tick shares the class."""
+    """Some test images and their nearest train images by cosine; a green title with a tick shares a class."""
     picks = np.sort(np.random.default_rng(0).permutation(len(task.queries))[:PANELS])
     similarity = unit_rows(task.queries.rows[picks]) @ unit_rows(task.bank.rows).T
     nearest = np.argsort(-similarity, axis=1)[:, :NEIGHBOURS]
@@ -99,15 +101,24 @@ def neighbours_png(task: Task) -> bytes:
     axes = figure.subplots(len(picks), NEIGHBOURS + 1, squeeze=False)
     for line, pick, found in zip(axes, picks, nearest, strict=True):
         label = task.queries.labels[pick]
-        _picture(line[0], task.test.pixels[test[pick]], f"? {task.test.classes[label]}", "black")
+        _picture(line[0], task.test.pixels[test[pick]], f"? {_named(label, task.test)}", "black")
         for axis, other in zip(line[1:], found, strict=False):
-            name = task.train.classes[task.bank.labels[other]]
-            right = task.bank.labels[other] == label
+            name = _named(task.bank.labels[other], task.train)
+            right = bool(_classes_of(task.bank.labels[other]) & _classes_of(label))
             title, colour = (f"\u2713 {name}", "tab:green") if right else (name, "tab:red")
             _picture(axis, task.train.pixels[train[other]], title, colour)
         for axis in line[1 + len(found) :]:
             axis.set_axis_off()
     return _png(figure)
+
+
+def _classes_of(label: np.ndarray) -> set[int]:
+    """Of one image: its class, or, of labels (C,), all that are 1."""
+    return set(np.flatnonzero(label == 1).tolist()) if label.ndim else {int(label)}
+
+
+def _named(label: np.ndarray, split: Split) -> str:
+    return ", ".join(split.classes[index] for index in sorted(_classes_of(label)))
 
 
 def spectrum_png(task: Task) -> bytes:

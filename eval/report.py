@@ -28,7 +28,10 @@ img { max-width: 100%; vertical-align: top } figure { display: inline-block; mar
 
 
 def draw(rows: Sequence[Row], task: Task, results: Results) -> None:
-    """Pictures of one encoder on one data set, into `plots/`; those of classes show the first protocol with answers."""
+    """Pictures of one encoder on one data set, into `plots/`; those of classes show the first protocol with answers.
+
+    Where an image may be of several classes, there is no map of them, and none is taken for another.
+    """
     if results.folder is None or not rows:
         return
     stem = picture_stem(rows[0])
@@ -36,11 +39,13 @@ def draw(rows: Sequence[Row], task: Task, results: Results) -> None:
     row, predicted = next(answered, (rows[0], None))
     by = row["protocol"].split(",")[0]
     results.once_file(f"plots/{stem}-neighbours.png", lambda: neighbours_png(task))
-    if len(task.queries) >= FEWEST_MAPPED:
+    one_class = task.queries.labels.ndim == 1
+    if one_class and len(task.queries) >= FEWEST_MAPPED:
         results.once_file(f"plots/{stem}-map.png", lambda: map_png(task))
     results.once_file(f"plots/{stem}-spectrum.png", lambda: spectrum_png(task))
-    if predicted is not None:
+    if predicted is not None and one_class:
         results.once_file(f"plots/{stem}-confusion.png", lambda: confusion_png(predicted, task, by=by))
+    if predicted is not None:
         results.once_file(f"plots/{stem}-classes.png", lambda: per_class_png(predicted, task, by=by))
 
 

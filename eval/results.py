@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
+from eval.own_card import writable
 from eval.tables import COLUMNS, MORE_COLUMNS, Row, csv_text, markdown
-from zoo.errors import CorruptFile
-from zoo.files import write_bytes
+from zoo.errors import CorruptFile, ZooError
+from zoo.files import make_folder, write_bytes
 
 NEEDED = frozenset({"key", "encoder_sha256", "data_sha256", *COLUMNS, *MORE_COLUMNS}) - {"low", "high", "std"}
 
@@ -26,6 +28,13 @@ class Results:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
+    def make_ready(self) -> None:
+        """The folder, empty if it was not there. Raises ZooError if nothing can be written into it."""
+        if self.folder is not None:
+            make_folder(self.folder / "rows")
+            if not writable(self.folder / "rows"):
+                raise ZooError(f"cannot write into {self.folder}; give another folder with --out")
+
     def once(self, key: list[Any], measure: Callable[[], list[Row]]) -> list[Row]:
         """The rows of `key`: from an earlier run if it got that far, else measured and kept."""
         if self.folder is None:
@@ -35,7 +44,7 @@ class Results:
             return read_rows(path)
         rows = measure()
         write_bytes(path, json.dumps(rows, indent=1, allow_nan=False).encode())
-        return rows
+        return read_rows(path)
 
     def once_file(self, name: str, make: Callable[[], bytes]) -> None:
         """Write the file `name` of the folder, unless an earlier run has."""
@@ -55,8 +64,7 @@ class Results:
         path = self._predictions_path(row)
         if not path.is_file():
             return None
-        with np.load(path, allow_pickle=False) as arrays:
-            return arrays["predicted"]
+        return read_predictions(path)["predicted"]
 
     def _predictions_path(self, row: Row) -> Path:
         assert self.folder is not None
@@ -68,6 +76,12 @@ class Results:
         name = re.sub(r"[^a-zA-Z0-9.@-]+", "_", row["key"])
         images = hashlib.sha256(" ".join(row["data_sha256"]).encode()).hexdigest()[:6]
         return f"{name}-{row['encoder_sha256'][:8] or row['image_size']}-{images}"
+
+    def with_earlier(self, rows: list[Row]) -> list[Row]:
+        """`rows`, then those of other calls that the folder keeps, by key. Raises CorruptFile."""
+        paths = sorted((self.folder / "rows").glob("*.json")) if self.folder is not None else []
+        earlier = [row for path in paths for row in read_rows(path) if row not in rows]
+        return rows + sorted(earlier, key=lambda row: (row["key"], row["date"]))
 
     def write_tables(self, rows: list[Row]) -> None:
         """results.json, results.csv and results.md, of the same rows."""
@@ -81,6 +95,15 @@ class Results:
         """The PNGs below plots/ by name."""
         paths = sorted((self.folder / "plots").glob("*.png")) if self.folder is not None else []
         return {path.name: path.read_bytes() for path in paths}
+
+
+def read_predictions(path: Path) -> dict[str, np.ndarray]:
+    """`predicted`, `labels`, `data_sha256`, as `Results.keep_predictions` wrote them. Raises CorruptFile."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in ("predicted", "labels", "data_sha256")}
+    except (ValueError, TypeError, KeyError, EOFError, OSError, BadZipFile) as error:
+        raise CorruptFile(f"{path}: not predictions of eval.score ({error}). Delete it, and measure again") from error
 
 
 def read_rows(path: Path) -> list[Row]:

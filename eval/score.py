@@ -9,14 +9,11 @@ features with all processes; the first one does the rest.
 """
 
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from zoo.errors import BadData, ZooError, needs, unknown
+from zoo.errors import BadData, needs
 
 with needs("eval", command=__name__ == "__main__"):
     import accelerate  # noqa: F401  (eval.sources')
@@ -24,52 +21,19 @@ with needs("eval", command=__name__ == "__main__"):
     import torch
     import tyro
 
-from eval.contestants import Contestant, baselines, fingerprint, open_contestant
-from eval.fewshot import fewshot, labels
-from eval.finetune import finetune
-from eval.geometry import channel_std, geometry
-from eval.knn import knn
-from eval.linear import linear, ridge
-from eval.linear_sgd import linear_augmented, linear_moco, linear_sgd
+from eval.contestants import Contestant, baselines, is_of_the_zoo, open_contestant
+from eval.ending import in_one_line
+from eval.measure import measure
 from eval.own_card import add_rows, is_ours
-from eval.report import draw, html
+from eval.protocols import expand
+from eval.report import html
 from eval.results import Results
-from eval.retrieval import retrieval
-from eval.sources import Processes, Source, features_of, open_source
+from eval.sources import Processes, open_source
 from eval.tables import Row, markdown
-from eval.task import Outcome, Task
 from zoo.dataset import dataset_row
-from zoo.encoder import Encoder, accelerator_name
 from zoo.files import write_bytes
-from zoo.provenance import command, hardware, today, versions
+from zoo.split import open_split
 from zoo.store import locate, read_card
-
-COLLAPSED = 1e-3  # channel_std below it: the features are one point
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """One way to measure."""
-
-    measure: Callable[[Task], list[Outcome]]
-    version: int  # raised when the same words come to mean another computation
-    trains_on_images: bool = False  # and so needs a network: raw pixels are left out
-
-
-PROTOCOLS: dict[str, Protocol] = {
-    "knn": Protocol(knn, 1),
-    "linear": Protocol(linear, 3),
-    "linear-sgd": Protocol(linear_sgd, 3),
-    "linear-augmented": Protocol(linear_augmented, 2, trains_on_images=True),
-    "linear-moco": Protocol(linear_moco, 2, trains_on_images=True),
-    "ridge": Protocol(ridge, 2),
-    "fewshot": Protocol(fewshot, 2),
-    "labels": Protocol(labels, 3),
-    "finetune": Protocol(finetune, 2, trains_on_images=True),
-    "retrieval": Protocol(retrieval, 1),
-    "geometry": Protocol(geometry, 2),
-}
-SUITES = {"transfer": ("linear", "fewshot", "labels", "finetune")}
 
 
 def score(
@@ -91,19 +55,28 @@ def score(
     `open_split`); by default the model's own. max_train, max_test: use random subsets of these sizes; the rows say so.
     out: a folder that keeps every row and its predictions; what it has already is not measured again.
     pictures: draw into `out/plots`, too.
-    Raises BadData, UnknownName, NoWeights, CorruptFile.
+    Raises BadData, UnknownName, NoWeights, CorruptFile, ZooError.
     """
-    for flag, most in {"max_train": max_train, "max_test": max_test}.items():
-        if most is not None and most < 1:
-            raise BadData(f"{flag} = {most}; at least 1 image is needed")
+    for flag, number in {"max_train": max_train, "max_test": max_test, "finetune_steps": finetune_steps}.items():
+        if number is not None and number < 1:
+            raise BadData(f"{flag} = {number}; at least 1 is needed")
     group, results = processes or Processes(), Results(out)
     names = [models] if isinstance(models, str | Path) else list(models)
+    places = data or own_data(names)
+    wanted = {dataset: expand(protocols, several_labels=dataset_row(dataset).several_labels) for dataset in places}
+    results.make_ready()
+    for dataset, where in places.items():  # before hours go by with the first one
+        open_split(dataset, "train", data=where)
+        open_split(dataset, "test", data=where)
     rows: list[Row] = []
-    for dataset, where in (data or own_data(names)).items():
+    for dataset, where in places.items():
         source = open_source(dataset, where, max_train=max_train, max_test=max_test)
         mine = [name for name in names if data or dataset in own_data([name])]
         for contestant, owners in contestants(mine, dataset, device).items():
-            found = _measure(contestant, source, expand(protocols), finetune_steps, results, pictures, device, group)
+            found = measure(
+                contestant, source, wanted[dataset], results,
+                finetune_steps=finetune_steps, pictures=pictures, device=device, group=group,
+            )  # fmt: skip
             if group.rank == 0:
                 for folder in owners:
                     add_rows(folder, found)
@@ -112,11 +85,14 @@ def score(
 
 
 def own_data(models: Sequence[str | Path]) -> dict[str, Path | None]:
-    """The data sets that the models were trained on."""
-    foreign = [str(model) for model in models if ":" in str(model) or str(model).startswith("timm/")]
-    if foreign:
-        raise BadData(f"{', '.join(foreign)}: no data set of its own; say which with --data NAME=PATH")
-    return {read_card(locate(model)).dataset: None for model in models}
+    """The data sets that the models were trained on. Raises BadData for an encoder without one."""
+    found: dict[str, Path | None] = {}
+    for model in map(str, models):
+        card = read_card(locate(model)) if is_of_the_zoo(model) and not model.startswith("timm/") else None
+        if card is None or card.foreign:
+            raise BadData(f"{model}: no data set of its own; say which with --data NAME=PATH")
+        found[card.dataset] = None
+    return found
 
 
 def contestants(models: Sequence[str | Path], dataset: str, device: str | torch.device) -> dict[Contestant, list[Path]]:
@@ -130,92 +106,6 @@ def contestants(models: Sequence[str | Path], dataset: str, device: str | torch.
             if opened.folder and is_ours(model, opened.folder):
                 owners.append(opened.folder)
     return dict(found.values())
-
-
-def expand(protocols: Sequence[str]) -> list[str]:
-    """Names of PROTOCOLS, each once; a suite stands for several. Raises UnknownName."""
-    names = [name for text in protocols for name in SUITES.get(text, (text,))]
-    for name in names:
-        if name not in PROTOCOLS:
-            raise unknown("protocol", name, [*PROTOCOLS, *SUITES])
-    return list(dict.fromkeys(names))
-
-
-def _measure(
-    contestant: Contestant,
-    source: Source,
-    protocols: Sequence[str],
-    finetune_steps: int,
-    results: Results,
-    pictures: bool,
-    device: str | torch.device,
-    group: Processes,
-) -> list[Row]:
-    """All protocols of one encoder on one data set. Raises BadData if the encoder changes on the way."""
-    source = source.seen_by(contestant.encoder)
-    bank, queries = features_of(contestant, source, group)
-    task = Task(
-        contestant.encoder, source.train, source.test, bank, queries, source.classes, device, finetune_steps,
-        source.metric,
-    )  # fmt: skip
-    rows: list[Row] = []
-    for name in protocols if group.rank == 0 else ():
-        protocol = PROTOCOLS[name]
-        if protocol.trains_on_images and not isinstance(contestant.encoder, Encoder):
-            continue
-        steps = finetune_steps if name == "finetune" else None
-        key = [name, protocol.version, contestant.label, contestant.sha256, *_shape(task), *source.sha256, steps]
-        rows += results.once(key, partial(_rows, contestant, source, task, protocol, results))
-    if isinstance(contestant.encoder, Encoder) and fingerprint(contestant.encoder) != contestant.sha256:
-        raise BadData(f"{contestant.label} changed while it was measured; is a layer in training mode?")
-    if pictures:
-        draw(rows, task, results)
-    group.wait()
-    return rows
-
-
-def _shape(task: Task) -> tuple[int, int]:
-    return task.encoder.image_size, task.bank.rows.shape[1]
-
-
-def _rows(contestant: Contestant, source: Source, task: Task, protocol: Protocol, results: Results) -> list[Row]:
-    """One protocol's outcomes, with everything that belongs beside a number."""
-    started = time.process_time()
-    outcomes = protocol.measure(task)
-    seconds = round(time.process_time() - started, 2)
-    spread = channel_std(task.queries.rows)
-    rows = []
-    for outcome in outcomes:
-        row = {
-            "key": f"{outcome.name}/{source.name}/{contestant.label}/{len(task.bank)}/{len(task.queries)}",
-            "protocol": outcome.protocol,
-            "protocol_version": protocol.version,
-            "encoder": contestant.label,
-            "encoder_sha256": contestant.sha256,
-            "weights_sha256": contestant.weights_sha256,
-            "feature": contestant.feature,
-            "image_size": task.encoder.image_size,
-            "dim": task.bank.rows.shape[1],
-            "collapsed": bool(spread < COLLAPSED),
-            "dataset": source.name,
-            "metric": outcome.metric,
-            "unit": "share",
-            "value": outcome.value,
-            "ci95": list(outcome.ci95) if outcome.ci95 else None,
-            "n_train": len(task.bank),
-            "n_test": len(task.queries),
-            **asdict(source.counts),
-            "data_sha256": list(source.sha256),
-            "cpu_seconds": seconds,
-            "hardware": hardware(accelerator_name(task.device)),
-            "date": today(),
-            "versions": versions(),
-            "command": command(),
-        }
-        rows.append(row | outcome.facts)
-        if outcome.predicted is not None:
-            results.keep_predictions(row, outcome.predicted, task.queries.labels)
-    return rows
 
 
 def main() -> None:
@@ -233,11 +123,13 @@ def main() -> None:
         """Measure models and write the results into their cards.
 
         Args:
-            models: Names of the zoo, run folders, timm:NETWORK, timm:NETWORK=FILE.safetensors, random:BACKBONE, pixels:
+            models: Names of the zoo, run folders, hf://ORG/NAME, timm/NAME (with the Hub's weights), timm:NETWORK (at
+                random), timm:NETWORK=FILE.safetensors, random:BACKBONE, pixels:
             data: NAME=PATH of every data set to measure on; NAME alone takes the Hub's copy. Default: the model's own.
             protocol: What to measure, with commas between: knn, linear, linear-sgd, linear-augmented, linear-moco,
                 ridge, fewshot, labels, finetune, retrieval, geometry; transfer is linear, fewshot, labels, finetune.
-            out: Folder for tables, plots, report.html and predictions. A second call goes on where the first stopped.
+            out: Folder for tables, plots, report.html and predictions. A second call goes on where the first stopped,
+                and what was measured into it before stays in its tables.
             max_train: Use a random subset of this many train images.
             max_test: Use a random subset of this many test images.
             finetune_steps: Length of each fine-tuning.
@@ -245,6 +137,8 @@ def main() -> None:
         if not models:
             raise BadData("no model to measure; give a name of the zoo or a run folder, see --help")
         where = dict(_data_argument(text) for text in data)
+        if len(where) < len(data):
+            raise BadData(f"--data {' '.join(data)}: a data set stands there twice; measure them one after the other")
         group = Processes.started()
         device = group.device
         rows = score(
@@ -261,22 +155,21 @@ def main() -> None:
         )
         if group.rank == 0:
             results = Results(out)
-            results.write_tables(rows)
-            if out is not None and rows:
-                write_bytes(out / "report.html", html(rows, results.pictures()).encode())
+            kept = results.with_earlier(rows)
+            results.write_tables(kept)
+            if out is not None and kept:
+                write_bytes(out / "report.html", html(kept, results.pictures()).encode())
             print(markdown(rows))
             for model in models:
                 _tell_unwritten(model)
 
-    try:
+    with in_one_line("with --out FOLDER, the same command goes on from there"):
         tyro.cli(command_line, prog="python -m eval.score")
-    except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
 
 
 def _tell_unwritten(model: str) -> None:
     """Say so where the card stayed as it was."""
-    folder = None if ":" in model else locate(model)
+    folder = locate(model) if is_of_the_zoo(model) else None
     if folder and not is_ours(model, folder):
         print(
             f"{model} is not yours to change: its card stays as it is. --out FOLDER keeps these rows", file=sys.stderr

@@ -11,7 +11,7 @@ import torch
 
 from eval.cache import cached_features
 from eval.contestants import Contestant
-from eval.features import Features, PixelEncoder, extract
+from eval.features import Features, PixelEncoder, extract, has_label
 from zoo.dataset import Metric, dataset_row
 from zoo.encoder import Encoder
 from zoo.errors import BadData
@@ -25,6 +25,7 @@ class Counts:
 
     skipped: int  # could not be decoded
     unlabelled: int  # have the label -1 and are left out
+    difficult: int  # of several labels of the labelled images, those that are -1: left out of that class alone
     unseen: int  # test images of a class that train lacks: they are kept, and count as mistakes
     duplicates: int  # test images that train holds, too, pixel for pixel
 
@@ -92,8 +93,9 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
     train, test = in_one_order(train.sample(max_train)), in_one_order(test.sample(max_test))
     counts = Counts(
         skipped=len(train.skipped) + len(test.skipped),
-        unlabelled=int((train.labels < 0).sum() + (test.labels < 0).sum()),
-        unseen=int((~np.isin(test.labels[test.labels >= 0], train.labels)).sum()),
+        unlabelled=sum(int((~has_label(part.labels)).sum()) for part in (train, test)),
+        difficult=sum(int((part.labels[has_label(part.labels)] < 0).sum()) for part in (train, test)),
+        unseen=unseen(train.labels, test.labels),
         duplicates=duplicates(train, test),
     )
     if 2 * counts.duplicates > len(test):
@@ -101,7 +103,15 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
             f"{name}: {counts.duplicates} of {len(test)} test images are train images, too; a score on them would be "
             "worthless. Is test a copy of train?"
         )
-    return Source(name, train, test, dataset_row(name).classes, counts)
+    classes = train.labels.shape[1] if train.labels.ndim > 1 else dataset_row(name).classes
+    return Source(name, train, test, classes, counts)
+
+
+def unseen(train: np.ndarray, test: np.ndarray) -> int:
+    """How many test images are of a class that no train image is of."""
+    if test.ndim == 1:
+        return int((~np.isin(test[test >= 0], train)).sum())
+    return int((test[:, ~(train == 1).any(0)] == 1).any(1).sum())
 
 
 def in_one_order(split: Split) -> Split:
@@ -133,7 +143,7 @@ def _digest(image: np.ndarray) -> bytes:
 
 
 def features_of(
-    contestant: Contestant, source: Source, group: Processes, *, batch_size: int = 256
+    contestant: Contestant, source: Source, group: Processes, *, batch_size: int | None = None
 ) -> tuple[Features, Features]:
     """Features of train and test; a network's are cached on disk, pixels are features already."""
     if not contestant.sha256:

@@ -100,17 +100,33 @@ def mean_ranks(rows: Sequence[Row]) -> dict[str, float]:
 
 def _notes(row: Row) -> list[str]:
     where = f"{row['encoder']} on {row['dataset']}, {row['protocol'].split(',')[0]}"
+    best = _best_of_knn(row)
     known = [
         (row["collapsed"], f"- {where}: the features are (nearly) one point; the encoder has collapsed."),
+        (best, f"- {where}: {best}"),
         (row.get("grid_edge"), f"- {where}: the best setting lies at the edge of those tried."),
         (row.get("converged") is False, f"- {where}: the last fit did not converge."),
         (row.get("diverged"), f"- {where}: the training diverged."),
         (row["unseen"], f"- {row['dataset']}: {row['unseen']} test images of classes that train lacks, all mistakes."),
         (row["unlabelled"], f"- {row['dataset']}: {row['unlabelled']} images without a label left out."),
+        (
+            row.get("difficult"),
+            f"- {row['dataset']}: {row.get('difficult')} times an image has but difficult objects "
+            "of a class; it is left out of that class.",
+        ),
         (row["skipped"], f"- {row['dataset']}: {row['skipped']} images could not be decoded and are left out."),
         (row["duplicates"], f"- {row['dataset']}: {row['duplicates']} test images are in train, too."),
     ]
     return [note for holds, note in known if holds]
+
+
+def _best_of_knn(row: Row) -> str:
+    """What k and T chosen on the test images would give, where that is more than the headline."""
+    cells = {(t, k): value for t, by_k in row.get("by_temperature", {}).items() for k, value in by_k.items()}
+    t, k = max(cells, key=cells.__getitem__, default=("", ""))
+    if not cells or cells[t, k] <= row["value"]:
+        return ""
+    return f"at best {100 * cells[t, k]:.2f} % (k = {k}, T = {t}), but chosen on the test images."
 
 
 def csv_text(rows: Sequence[Row]) -> str:

@@ -21,13 +21,13 @@ class Task:
     test: Split
     bank: Features  # of train
     queries: Features  # of test
-    classes: int  # C; labels are 0 to C - 1
+    classes: int  # C; labels are 0 to C - 1, or (n, C) where an image may be of several
     device: str | torch.device = "cpu"
     finetune_steps: int = 5000  # of each training; a smaller number is another protocol, and its rows say so
     metric: Metric = "top-1 accuracy"  # that the data set uses
 
     def grade(self, predicted: np.ndarray) -> tuple[float, tuple[float, float]]:
-        """The metric of classes (n_test,) predicted for `queries`, [0, 1], and its 95 % interval."""
+        """The metric of what was predicted for `queries`, [0, 1], and its 95 % interval; see `eval.metrics.grade`."""
         return grade(predicted, self.queries.labels, metric=self.metric, classes=self.classes)
 
 
@@ -40,5 +40,5 @@ class Outcome:
     metric: str
     value: float
     ci95: tuple[float, float] | None
-    predicted: np.ndarray | None = None  # (n_test,) classes, to compare two encoders image by image
+    predicted: np.ndarray | None = None  # (n_test,) classes, or scores (n_test, C); to compare two encoders
     facts: dict[str, Any] = field(default_factory=dict)  # hyper-parameters selected, further metrics, unit

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from serve.refusal import Refused
 from serve.session import Session
 from zoo.embedding import unit_rows
 
-NPY, NPZ = "application/x-npy", "application/x-npz"
+NPY, NPZ, JSON = "application/x-npy", "application/x-npz", "application/json"
+WEIGHT = re.compile(r"q=(0(\.[0-9]*)?|1(\.0*)?)")
 
 
 def finished(embedded: Embedded, *, normalize: bool, dimensions: int | None) -> Embedded:
@@ -56,21 +58,41 @@ def reasons(embedded: Embedded) -> list[dict[str, Any]]:
     return [{key: refusal.error[key] for key in ("index", "code", "message")} for refusal in embedded.errors]
 
 
-def as_accepted(embedded: Embedded, query: EmbedQuery, accept: str) -> Response:
-    """The answer in the format that the Accept header names; JSON if it names none of ours."""
+def accepted(query: EmbedQuery, accept: str) -> str:
+    """The format of an answer: what the Accept header likes best. Raises Refused for a dtype that JSON has not."""
+    kind = liked_best(accept)
+    if kind == JSON and query.dtype != "float32":
+        raise Refused(
+            400, f"dtype={query.dtype} is for answers in {NPY} or {NPZ}; ask for one by Accept", param="dtype"
+        )
+    return kind
+
+
+def liked_best(accept: str) -> str:
+    """That of our formats which an Accept header gives the largest weight, the first of equals; JSON if it names none.
+
+    A weight is `q` in [0, 1], 1 where none stands; 0 says never (RFC 9110, section 12.4.2).
+    """
+    weights: dict[str, float] = {}
+    for part in accept.lower().split(","):
+        kind, *parameters = (word.strip() for word in part.split(";"))
+        given = [float(word[2:]) for word in parameters if WEIGHT.fullmatch(word)]
+        if kind in (NPY, NPZ, JSON) and (weight := min(given, default=1.0)) > 0:
+            weights[kind] = weight
+    return max(weights, key=lambda kind: weights[kind], default=JSON)
+
+
+def answer(embedded: Embedded, query: EmbedQuery, kind: str) -> Response:
+    """The answer to a query in one of the three formats."""
     skipped = query.on_error == "skip"
     headers = {"x-model-id": embedded.session.name, "x-embedding-dim": str(embedded.rows.shape[1])}
     if skipped:
         headers["x-image-index"] = ",".join(map(str, embedded.places))
         headers["x-image-errors"] = ",".join(f"{row['index']}:{row['code']}" for row in reasons(embedded))
-    if NPY in accept:
+    if kind == NPY:
         return Response(_npy(_typed(embedded.rows, query.dtype)), media_type=NPY, headers=headers)
-    if NPZ in accept:
+    if kind == NPZ:
         return Response(_npz(embedded, query.dtype), media_type=NPZ, headers=headers)
-    if query.dtype != "float32":
-        raise Refused(
-            400, f"dtype={query.dtype} is for answers in {NPY} or {NPZ}; ask for one by Accept", param="dtype"
-        )
     return JSONResponse(plain(embedded, skipped=skipped), headers=headers)
 
 

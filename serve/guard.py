@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve import metrics
-from serve.limits import MAX_BODY, MAX_BUFFERED, MAX_REQUESTS, TIMEOUT
+from serve.limits import MAX_BODY, MAX_BUFFERED, MAX_COMMAS, MAX_REQUESTS, TIMEOUT
 from serve.log import logger
 from serve.refusal import Refused, error_of
 
@@ -78,6 +78,7 @@ class Guard:
                 self._check_door(scope, route)
                 with nullcontext() if route in OPEN else self._turn(scope):
                     await self._read(receive, body)
+                    _check_json(Headers(scope=scope), body)
                     await self._app(scope, _replay(bytes(body), receive), reply)
         except Refused as refusal:
             await reply.refuse(refusal)
@@ -101,8 +102,7 @@ class Guard:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 12 or int(length) > MAX_BODY:
             raise _too_long()
-        kind = headers.get("content-type", "").split(";")[0].strip().lower()
-        if route == NATIVE and kind != "application/json":
+        if route == NATIVE and (kind := content_type(headers)) != "application/json":
             raise Refused(415, f"content type {kind!r}; {NATIVE} reads application/json, /v1/embed images and forms")
 
     def _key(self, headers: Headers) -> bytes:
@@ -191,6 +191,18 @@ class _Reply:
         raw = [(key.encode(), value.encode()) for key, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
         await self._send({"type": "http.response.body", "body": content})
+
+
+def content_type(headers: Headers) -> str:
+    """The media type of a body, without parameters; empty if none is told."""
+    return headers.get("content-type", "").split(";")[0].strip().lower()
+
+
+def _check_json(headers: Headers, body: bytearray) -> None:
+    """Raises Refused for a JSON body of so many items that what its parser makes of them would fill the memory."""
+    commas = body.count(b",") if content_type(headers) == "application/json" else 0
+    if commas > MAX_COMMAS:
+        raise Refused(413, f"a JSON body of {commas:,} commas; that of a sound request has at most {MAX_COMMAS:,}")
 
 
 def _too_long() -> Refused:

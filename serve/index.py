@@ -1,8 +1,9 @@
 """`zoo index NAME FOLDER`: the embeddings of a folder's images in one file, brought up to date when run again."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 import numpy as np
@@ -19,6 +20,9 @@ from serve.session import Session, open_model
 from zoo.embedding import unit_rows
 from zoo.files import locked, zoo_home
 
+ASIDE = ".building"  # folder beside an index: who holds its lock builds, and keeps there what is embedded so far
+PAUSE = 60.0  # seconds between two savings: what a kill can lose
+
 
 def build(
     model: tyro.conf.Positional[str],
@@ -28,7 +32,8 @@ def build(
 ) -> Path:
     """Embed the images below a folder for POST /v1/search; a second run embeds only what is new or changed.
 
-    A server that has the file open answers from the new one as soon as it is whole.
+    A server that has the file open answers from the new one as soon as it is whole. A run that was stopped goes on
+    where it was, less the last minute if it was killed.
 
     Args:
         model: a kept model's name, a run folder or an .onnx file.
@@ -39,22 +44,16 @@ def build(
     if not path.name.endswith(SUFFIX):
         raise ZooError(f"-o {path}: the name of an index ends in {SUFFIX}")
     session, entries = open_model(model), entries_below(folder)
-    with locked(path.parent / ".building"):  # two builds at once would both embed everything
-        known = known_vectors(path, session)
-        vectors, reasons = embed_new(session, folder, [entry for entry in entries if entry not in known])
-        good = [entry for entry in entries if entry in known or entry in vectors]
-        rows = [known[entry] if entry in known else vectors[entry] for entry in good]
-        facts = Facts(
-            model=session.name,
-            weights_sha256=session.weights_sha256,
-            dim=session.dim,
-            folder=str(folder.resolve()),
-            entries=good,
-        )
-        write_index(path, facts, np.array(rows, np.float32).reshape(-1, session.dim))
+    with locked(path.parent / ASIDE):  # two builds at once would both embed everything
+        begun = path.parent / ASIDE / path.name
+        rows = known_vectors(path, session) | known_vectors(begun, session)
+        todo = [entry for entry in entries if entry not in rows]
+        reasons = embed_new(session, folder, todo, rows, keep=lambda: write_rows(begun, session, folder, entries, rows))
+        indexed = write_rows(path, session, folder, entries, rows)
+        begun.unlink(missing_ok=True)
     for reason in reasons:
         print(f"left out: {reason}", file=sys.stderr)
-    print(f"{path}: {len(good)} images, {len(vectors)} of them new, {len(reasons)} left out")
+    print(f"{path}: {indexed} images, {len(todo) - len(reasons)} of them new, {len(reasons)} left out")
     return path
 
 
@@ -89,14 +88,37 @@ def known_vectors(path: Path, session: Session) -> dict[Entry, np.ndarray]:
     return dict(zip(facts.entries, vectors, strict=True)) if same else {}
 
 
-def embed_new(session: Session, folder: Path, entries: list[Entry]) -> tuple[dict[Entry, np.ndarray], list[str]]:
-    """Unit vectors (D,) of image files, and why others have none."""
-    vectors: dict[Entry, np.ndarray] = {}
+def embed_new(
+    session: Session, folder: Path, entries: list[Entry], rows: dict[Entry, np.ndarray], *, keep: Callable[[], object]
+) -> list[str]:
+    """Add the unit vectors (D,) of image files to `rows`; why others have none. keep: saves what `rows` has so far."""
     reasons: list[str] = []
-    for batch in _decoded(session, folder, entries, reasons):
-        rows = unit_rows(session.embed_pixels(np.stack([pixels for _, pixels in batch])))
-        vectors |= {entry: row for (entry, _), row in zip(batch, rows, strict=True)}
-    return vectors, reasons
+    kept = monotonic()
+    try:
+        for batch in _decoded(session, folder, entries, reasons):
+            vectors = unit_rows(session.embed_pixels(np.stack([pixels for _, pixels in batch])))
+            rows |= {entry: row for (entry, _), row in zip(batch, vectors, strict=True)}
+            if monotonic() - kept > PAUSE:
+                keep()
+                kept = monotonic()
+    except KeyboardInterrupt:
+        keep()
+        raise
+    return reasons
+
+
+def write_rows(path: Path, session: Session, folder: Path, entries: list[Entry], rows: dict[Entry, np.ndarray]) -> int:
+    """Write the index of those entries that have a row (D,); how many these are."""
+    good = [entry for entry in entries if entry in rows]
+    facts = Facts(
+        model=session.name,
+        weights_sha256=session.weights_sha256,
+        dim=session.dim,
+        folder=str(folder.resolve()),
+        entries=good,
+    )
+    write_index(path, facts, np.array([rows[entry] for entry in good], np.float32).reshape(-1, session.dim))
+    return len(good)
 
 
 def _decoded(
@@ -128,7 +150,8 @@ def main() -> None:
     except (ZooError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        print("stopped; an earlier index, if there was one, is as it was", file=sys.stderr)
+        said = "stopped; an earlier index, if there was one, is as it was; the same command goes on from here"
+        print(said, file=sys.stderr)
         sys.exit(130)
 
 

@@ -135,7 +135,8 @@ def _nonnull(schema: dict[str, Any]) -> dict[str, Any]:
 def docs_page(spec: dict[str, Any]) -> str:
     """The document as HTML: every path, what it reads and what it answers."""
     parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8><title>contrastive-zoo API</title>",
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
+        "<title>contrastive-zoo API</title>",
         f"<link rel=stylesheet href=page.css><main><h1>API</h1><p>In a JSON body, an image is {IMAGE}. ",
         "<a href=openapi.json>openapi.json</a> is this page for programs.</p>",
     ]
@@ -163,7 +164,8 @@ def _fields_table(fields: dict[str, dict[str, Any]]) -> str:
     for name, schema in fields.items():
         cells = f"<td>{escape(_kind(schema))}<td>{escape(schema.get('description', ''))}"
         rows.append(f"<tr><th scope=row><code>{escape(name)}</code>{cells}")
-    return f"<table><thead><tr><th scope=col>field<th scope=col>type<th scope=col>meaning<tbody>{''.join(rows)}</table>"
+    head = "<thead><tr><th scope=col>field<th scope=col>type<th scope=col>meaning"
+    return f"<div class=wide><table>{head}<tbody>{''.join(rows)}</table></div>"
 
 
 def _kind(schema: dict[str, Any]) -> str:

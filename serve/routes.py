@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 
 from serve import answers
 from serve.engine import Engine
-from serve.limits import MAX_IMAGE, MAX_IMAGES
+from serve.form import files_of
+from serve.guard import content_type
 from serve.messages import EmbeddingsRequest, EmbedQuery, SearchRequest, SimilarityRequest, from_json, from_query
 from serve.refusal import Refused
 from serve.search import Indexes
@@ -24,10 +23,11 @@ def routes(engine: Engine, indexes: Indexes) -> Router:
 
     async def embed(request: Request) -> Response:
         query = from_query(EmbedQuery, dict(request.query_params))
+        kind = answers.accepted(query, ",".join(request.headers.getlist("accept")))
         engine.session(query.model)  # an unknown name is told before the body is parsed
         embedded = await engine.embed(await _images(request), model=query.model, skip=query.on_error == "skip")
         embedded = answers.finished(embedded, normalize=query.normalize == "true", dimensions=query.dimensions)
-        return answers.as_accepted(embedded, query, request.headers.get("accept", ""))
+        return answers.answer(embedded, query, kind)
 
     async def embeddings(request: Request) -> Response:
         message = from_json(EmbeddingsRequest, await _json(request))
@@ -83,7 +83,7 @@ def _as_param(name: str) -> Iterator[None]:
 
 async def _json(request: Request) -> bytes:
     """The body of a request that says it is JSON; not parsed yet. Raises Refused (415)."""
-    kind = _content_type(request)
+    kind = content_type(request.headers)
     if kind != "application/json":
         raise Refused(415, f"content type {kind!r}; {request.url.path} reads application/json")
     return await request.body()
@@ -91,31 +91,10 @@ async def _json(request: Request) -> bytes:
 
 async def _images(request: Request) -> list[bytes]:
     """The encoded images of a form's `images` parts, or of a raw image body. Raises Refused."""
-    kind = _content_type(request)
+    kind = content_type(request.headers)
     if kind == "multipart/form-data":
-        return await _form_images(request)
+        return files_of(await request.body(), request.headers["content-type"])
     if not kind.startswith("image/"):
         raise Refused(415, f"content type {kind!r}; send one image/* body, or multipart/form-data with `images` files")
     body = await request.body()
     return [body] if body else []
-
-
-async def _form_images(request: Request) -> list[bytes]:
-    """The files of a form, all of them named `images`. Raises Refused (400, or 413 for too many)."""
-    images = []
-    try:
-        async with request.form(max_files=MAX_IMAGES, max_fields=MAX_IMAGES) as form:
-            for param, value in form.multi_items():
-                if param != "images" or not isinstance(value, UploadFile):
-                    raise Refused(400, f"form part {param!r}; parts are files named `images`", param=param)
-                images.append(await value.read(MAX_IMAGE + 1))  # the engine refuses what is longer
-    except HTTPException as error:
-        status = 413 if error.detail.startswith("Too many") else 400
-        raise Refused(status, error.detail, param="images") from error
-    except UnicodeError as error:  # the form's `charset` is one that decodes nothing
-        raise Refused(400, f"the form is not in the charset that it names ({error})", param="images") from error
-    return images
-
-
-def _content_type(request: Request) -> str:
-    return request.headers.get("content-type", "").split(";")[0].strip().lower()

@@ -9,6 +9,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -105,6 +106,7 @@ class Indexes:
         self._paths: dict[str, Path] = {}
         self._open: dict[str, Index] = {}
         self._weights: dict[str, str] = {}
+        self._taking_up = Lock()
 
     def start(self, paths: list[Path], weights: dict[str, str]) -> None:
         """Open index files. weights: sha256 of the served models' weights, by name.
@@ -136,15 +138,22 @@ class Indexes:
         return [{"id": name, "model": (index := self.get(name)).model, "images": len(index)} for name in self._paths]
 
     def _take_up(self, name: str) -> None:
-        """Open the file of an index again if it was replaced; if that fails, log it and keep the earlier."""
-        path, stamp = self._paths[name], _stamp(self._paths[name])
-        if stamp in (None, self._open[name].stamp):
+        """Open the file of an index again if it was replaced; if that fails, log it and keep the earlier.
+
+        Only one request does so at a time, as a large file opened by all of them would fill the memory; the others
+        get the earlier index.
+        """
+        if not self._taking_up.acquire(blocking=False):
             return
+        path, stamp = self._paths[name], _stamp(self._paths[name])
         try:
-            self._open[name] = self._checked(path)
+            if stamp not in (None, self._open[name].stamp):
+                self._open[name] = self._checked(path)
         except ZooError as error:
             logger.error("index not taken up", extra={"fields": {"index": name, "reason": str(error)}})
             self._open[name].stamp = stamp  # not read again at every request
+        finally:
+            self._taking_up.release()
 
     def _checked(self, path: Path) -> Index:
         index = Index(path)

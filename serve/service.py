@@ -5,6 +5,7 @@ and JSON, and gives npy and npz too. All share one engine. No torch is imported.
 A worker runs its models in one thread; `zoo serve --workers 4` starts four.
 """
 
+import gc
 import os
 import sys
 from typing import Annotated, Any
@@ -76,6 +77,8 @@ class Embeddings:
         sessions = models_from_environment()
         _open_indexes(indexes, sessions)
         await engine.start(sessions)
+        gc.collect()
+        gc.freeze()  # what is here stays: looking through all of it every few seconds held up all answers for 60 ms
 
     @bentoml.on_shutdown
     async def stop(self) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import onnxruntime
 from safetensors.numpy import load_file
 
-from serve.limits import FORMATS, MAX_SCANS
-from zoo.errors import CorruptFile, ImageTooLarge, NoWeights, ZooError
+from serve.limits import FORMATS
+from serve.pieces import check_pieces
+from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.pixels import preprocess
 from zoo.store import GOLDEN, locate, onnx_file, read_card
 
 FORMAT = "contrastive-zoo/1"  # of the metadata; a reader refuses others
-JPEG, SCAN = b"\xff\xd8", b"\xff\xda"  # how such a file, and each scan in it, starts
 INPUT, OUTPUT = "pixels", "embedding"
 GOLDEN_GAP = 1e-4  # largest difference over largest value; another machine sums in another order
 AGAIN = "Export it again: python -m serve.export"
@@ -49,8 +49,7 @@ class Session:
 
         Raises BadImage, ImageTooLarge, ImageFormatNotAllowed.
         """
-        if picture.startswith(JPEG) and picture.count(SCAN) > MAX_SCANS:  # else 10 MiB could keep a decoder for an hour
-            raise ImageTooLarge(f"a JPEG of {picture.count(SCAN)} scans; at most {MAX_SCANS} are read. Save it again")
+        check_pieces(picture)
         return preprocess(picture, image_size=self.image_size, crop=self.crop, formats=FORMATS)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:

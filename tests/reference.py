@@ -101,6 +101,20 @@ def knn_votes(bank: np.ndarray, labels: np.ndarray, query: np.ndarray, k: int, t
     return int(votes.argmax())
 
 
+def eleven_point_ap(scores: np.ndarray, labels: np.ndarray) -> float:
+    """VOC 2007, from the definition: at each recall level the best of all thresholds that reach it. Labels 1, 0, -1."""
+    total = 0.0
+    for level in range(11):
+        best = 0.0
+        for threshold in set(scores.tolist()):
+            right = sum(s >= threshold and y == 1 for s, y in zip(scores, labels, strict=True))
+            wrong = sum(s >= threshold and y == 0 for s, y in zip(scores, labels, strict=True))
+            if 10 * right >= level * np.sum(labels == 1) and right + wrong:
+                best = max(best, right / (right + wrong))
+        total += best / 11
+    return total
+
+
 def gradient(function, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
     """Central differences of a scalar function at x."""
     result = np.zeros_like(x)

@@ -4,30 +4,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from voc_folder import voc
 
 from eval.contestants import fingerprint, open_contestant
 from eval.detect import average_precision, detector, fit, mirrored, rate
-from eval.voc import class_names, read_voc
 from zoo.errors import BadData
-
-OBJECT = "<object><name>{}</name><difficult>{}</difficult><bndbox>{}</bndbox></object>"
-
-
-def voc(folder, scenes):
-    """A VOC folder of 96 px images, grey with one bright square for each (name, difficult, box)."""
-    for part in ("JPEGImages", "Annotations", "ImageSets/Main"):
-        (folder / part).mkdir(parents=True)
-    for name, objects in scenes.items():
-        pixels = np.full((96, 96, 3), 60, np.uint8)
-        texts = []
-        for label, difficult, (left, top, right, bottom) in objects:
-            pixels[top - 1 : bottom, left - 1 : right] = (250, 40, 40) if label == "red" else (40, 40, 250)
-            sides = f"<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>"
-            texts.append(OBJECT.format(label, difficult, sides))
-        Image.fromarray(pixels).save(folder / "JPEGImages" / f"{name}.jpg", quality=95)
-        (folder / "Annotations" / f"{name}.xml").write_text(f"<annotation>{''.join(texts)}</annotation>")
-    (folder / "ImageSets/Main/train.txt").write_text("\n".join(scenes) + "\n")
-    return folder
+from zoo.voc import class_names, read_voc
 
 
 def test_boxes_count_from_0_and_difficult_or_empty_ones_are_left_out(tmp_path):

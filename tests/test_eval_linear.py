@@ -79,7 +79,7 @@ def test_the_last_tenth_of_digits_scores_the_known_accuracies():
     bunch = load_digits()
     rows, cut = (bunch.data / 16).astype(np.float32), int(0.9 * len(bunch.target))
     line = fitted(rows[:cut], bunch.target[:cut], penalty=1 / cut)
-    found = line.classes(torch.from_numpy(rows[cut:]))
+    found = line.logits(torch.from_numpy(rows[cut:])).argmax(1)
     assert accuracy(found, bunch.target[cut:]) == pytest.approx(0.933333, abs=1 / 180)
 
 
@@ -88,7 +88,7 @@ def test_scikit_learns_float64_fit_agrees_on_999_of_1000_images_that_are_hard_to
     train, test = overlapping(2000, seed=0), overlapping(5000, seed=1)
     x, asked = standardised(train.rows, test.rows)
     exact = LogisticRegression(C=1 / (penalty * len(x)), max_iter=5000, tol=1e-8).fit(x.astype(float), train.labels)
-    found = fitted(x, train.labels, penalty).classes(torch.from_numpy(asked))
+    found = fitted(x, train.labels, penalty).logits(torch.from_numpy(asked)).argmax(1)
     assert accuracy(found, exact.predict(asked.astype(float))) >= 0.999
 
 

@@ -20,8 +20,9 @@ from eval.features import RawPixels, extract
 from eval.intervals import compare, wilson
 from eval.knn import knn_predict
 from eval.metrics import confusion, grade, mean_per_class, per_class
+from eval.protocols import PROTOCOLS, expand
 from eval.results import Results
-from eval.score import PROTOCOLS, expand, main, score
+from eval.score import main, score
 from eval.sources import open_source
 from eval.tables import csv_text, grouped, markdown, mean_ranks
 from zoo.dataset import DATASETS
@@ -231,6 +232,17 @@ def test_doubtful_numbers_are_noted_once():
         assert text.count(note) == 1
     assert text.count("3 test images of classes that train lacks") == 1
     assert "nan" not in csv_text(rows)
+
+
+def test_the_best_k_and_t_are_told_apart_from_the_headline_with_what_chose_them():
+    (one,) = score("pixels:", data={"digits": None}, max_train=300, max_test=80)
+    cells = {(k, t): v for t, by_k in one["by_temperature"].items() for k, v in by_k.items()}
+    k, t = max(cells, key=cells.__getitem__)
+    assert cells[k, t] > one["value"]
+    (told,) = [line for line in markdown([one]).splitlines() if "at best" in line]
+    best = f"at best {100 * cells[k, t]:.2f} % (k = {k}, T = {t})"
+    assert told == f"- pixels on digits, k-NN: {best}, but chosen on the test images."
+    assert "at best" not in markdown([row("a", 0.5, by_k={"1": 0.5}, by_temperature={"0.07": {"1": 0.5}})])
 
 
 def test_an_unknown_protocol_kind_or_network_is_told_with_the_nearest_names():

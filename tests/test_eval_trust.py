@@ -40,7 +40,7 @@ def values(monkeypatch, *, order: int | None = None, batch: int = 256, protocols
         return replace(found, pixels=found.pixels[index], labels=found.labels[index], sha256=f"{found.sha256}{order}")
 
     monkeypatch.setattr("eval.sources.open_split", shuffled)
-    monkeypatch.setattr("eval.score.features_of", lambda c, s, g: features_of(c, s, g, batch_size=batch))
+    monkeypatch.setattr("eval.measure.features_of", lambda c, s, g: features_of(c, s, g, batch_size=batch))
     rows = score("random:r20", data={"digits": None}, protocols=protocols, finetune_steps=3)
     return {row["key"]: row["value"] for row in rows}
 

@@ -35,6 +35,7 @@ FLOOR_0 = (
     "provenance",
     "listing",
     "checkpoint_sources",
+    "voc",
     "energy",
 )
 MODULES = [path for folder in LAYERS for path in sorted((ROOT / folder).rglob("*.py"))]

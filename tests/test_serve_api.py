@@ -90,6 +90,24 @@ def test_npz_holds_what_belongs_to_the_embeddings(client: TestClient, torch_enco
         ]
 
 
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/x-npy;q=0", "json"),
+        ("application/x-npy; q=0.000, application/x-npz", "x-npz"),
+        ("application/x-npy;q=0.3, Application/X-NPZ;Q=0.8, */*;q=0.1", "x-npz"),
+        ("application/json;q=0.5, application/x-npy", "x-npy"),
+        ("application/x-npy;q=0.5, application/json", "json"),
+        ("application/x-npy;level=1;q=wrong", "x-npy"),
+        ("application/x-npyramid, text/html, */*", "json"),
+        (",;=,q=1;", "json"),
+    ],
+)
+def test_the_answer_has_the_format_that_is_liked_best(client: TestClient, accept: str, kind: str) -> None:
+    response = client.post("/v1/embed", content=png(), headers=PNG | {"accept": accept})
+    assert (response.status_code, response.headers["content-type"]) == (200, f"application/{kind}")
+
+
 def test_float16_is_the_rounded_float32_and_no_json(client: TestClient, torch_encoder: Encoder) -> None:
     accept = {"accept": "application/x-npy"}
     response = client.post("/v1/embed?dtype=float16&normalize=true", content=png(), headers=PNG | accept)
@@ -213,6 +231,7 @@ def test_our_document_covers_every_route_and_its_page_loads_nothing_from_elsewhe
         assert {"get": "GET, HEAD", "post": "POST"}[min(operations)] == METHODS[path]
     page = client.get("/docs")
     assert page.headers["content-security-policy"].startswith("default-src 'none';")
+    assert "<meta name=viewport" in page.text  # else a telephone shows it four times smaller
     for path in spec["paths"]:
         assert path in page.text
     for path in ("/", "/docs"):

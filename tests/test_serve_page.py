@@ -19,6 +19,32 @@ pytestmark = [
 DONE = "document.getElementById('status').textContent.includes('compared')"
 IN_INDEX = "[...document.querySelectorAll('#nearest li')].every((li) => li.innerText.includes('in pictures:'))"
 
+# the contrast of every text with what lies behind it
+CONTRASTS = """(() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const luminance = (color) => {
+    canvas.fillStyle = color;
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const color = getComputedStyle(each).backgroundColor;
+      if (color !== "rgba(0, 0, 0, 0)") return color;
+    }
+    return matchMedia("(prefers-color-scheme: dark)").matches ? "#121212" : "white"; // Chromium's own
+  };
+  const contrast = (each) => {
+    const pair = [luminance(getComputedStyle(each).color), luminance(behind(each))];
+    return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+  };
+  const written = (each) => [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  const seen = [...document.querySelectorAll("main *")].filter((each) => each.checkVisibility());
+  return seen.filter(written).map(contrast);
+})()"""
+
 
 @pytest.fixture(scope="module")
 def page(live: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
@@ -106,11 +132,15 @@ def test_everything_can_be_reached_and_done_by_keyboard(page: Page, compared: li
     for _ in range(8):
         page.press("Tab")
         seen.append(page.run("document.activeElement.id || document.activeElement.tagName"))
-        if seen[-1] == "clear":
-            page.press("Enter")
     assert [name for name in seen if name != "BODY"][:6] == ["A", "model", "key", "files", "clear", "matrix"]
+    assert page.run("document.getElementById('matrix').checkVisibility()")
+    page.run("document.activeElement.blur()")
+    while page.run("document.activeElement.id") != "clear":
+        page.press("Tab")
+    page.press("Enter")
     assert page.run("document.getElementById('status').textContent") == "No images yet."
     assert page.run("document.querySelectorAll('table').length") == 0
+    assert not page.run("document.getElementById('matrix').checkVisibility()")  # no heading above nothing
 
 
 def test_a_screen_reader_is_told_names_headers_and_changes(page: Page, compared: list[bytes]) -> None:
@@ -130,3 +160,17 @@ def test_the_page_asks_nobody_else_and_breaks_no_policy(page: Page, compared: li
     assert f"{live}/page.js" in urls
     assert all(url.startswith((live, "blob:", "about:")) for url in urls), urls
     assert not [each for each in page.events if each["method"] in ("Runtime.exceptionThrown", "Log.entryAdded")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_narrow_screen_nothing_is_cut_off_and_all_can_be_read(
+    page: Page, compared: list[bytes], scheme: str
+) -> None:
+    page.call("Emulation.setDeviceMetricsOverride", width=400, height=900, deviceScaleFactor=1, mobile=True)
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    assert page.run("document.documentElement.scrollWidth") == 400
+    contrasts = page.run(CONTRASTS)
+    assert len(contrasts) > 20
+    assert min(contrasts) >= 4.5  # WCAG 2.2, 1.4.3
+    page.call("Emulation.clearDeviceMetricsOverride")
+    page.call("Emulation.setEmulatedMedia", features=[])

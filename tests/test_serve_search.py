@@ -1,22 +1,24 @@
-"""serve/index.py, serve/search.py and serve/client.py: a folder indexed, searched, brought up to date while served."""
+"""serve/index.py and serve/search.py: a folder indexed, searched, brought up to date while served."""
 
 import os
 import shutil
+import signal
+import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from serve_http import TOLERANCE
-from serve_model import NAME, OTHER, encode, gap, noise, png
+from serve_model import NAME, OTHER, gap, png
 
 import serve.index
-from serve.client import Client, ServerRefused
+import serve.search
+from serve.client import Client
 from serve.index import build
-from serve.limits import MAX_BODY, MAX_IMAGE
 from serve.search import Index, Indexes, index_paths_from_environment, read_index
 from serve.session import Session
 from zoo.encoder import Encoder
@@ -129,8 +131,72 @@ def test_ctrl_c_leaves_the_earlier_index_and_says_so(
     with pytest.raises(SystemExit) as caught:
         serve.index.main()
     assert caught.value.code == 130
-    assert "earlier index, if there was one, is as it was" in capsys.readouterr().err
+    assert "is as it was; the same command goes on from here" in capsys.readouterr().err
     assert path.read_bytes() == before
+
+
+def test_a_build_that_was_stopped_goes_on_from_there(
+    exported: Path,
+    folder: Path,
+    torch_encoder: Encoder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for seed in range(20, 40):
+        (folder / f"{seed}.png").write_bytes(png(seed))
+    whole, runs = Session.embed_pixels, []
+
+    def stopped(self: Session, pixels: np.ndarray) -> np.ndarray:
+        runs.append(len(pixels))
+        if len(runs) == 3:
+            raise KeyboardInterrupt
+        return whole(self, pixels)
+
+    monkeypatch.setattr(Session, "embed_pixels", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        build(str(exported / "model.onnx"), folder)
+    path = build(str(exported / "model.onnx"), folder)
+    assert runs == [8, 8, 8, 8, 1]
+    assert "25 images, 9 of them new, 0 left out" in capsys.readouterr().out
+    facts, vectors = read_index(path)
+    expected = torch_encoder.embed([folder / entry.path for entry in facts.entries], normalize=True)
+    assert gap(vectors, expected) < TOLERANCE
+    assert list((path.parent / serve.index.ASIDE).iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+import serve.index
+import serve.search
+from serve.session import Session
+
+embed, runs = Session.embed_pixels, []
+
+def killed(self, pixels):
+    runs.append(pixels)
+    if len(runs) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return embed(self, pixels)
+
+Session.embed_pixels, serve.index.PAUSE = killed, -1
+serve.index.main()
+"""
+
+
+def test_a_build_that_was_killed_goes_on_from_its_last_saving_and_its_index_was_untouched(
+    exported: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(exported / "model.onnx")
+    path = build(model, folder)
+    before = path.read_bytes()
+    for seed in range(20, 40):
+        (folder / f"{seed}.png").write_bytes(png(seed))
+    done = subprocess.run([sys.executable, "-c", KILLED, model, str(folder)], cwd=Path(__file__).parents[1])
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+    capsys.readouterr()
+    assert build(model, folder) == path
+    assert "25 images, 4 of them new, 0 left out" in capsys.readouterr().out
 
 
 def test_vectors_of_another_model_are_not_used_again(
@@ -162,6 +228,28 @@ def test_a_rebuilt_index_is_served_at_once_and_a_damaged_one_does_no_harm(export
     path.parent.rename(path.parent.with_name("elsewhere"))
     path.parent.write_bytes(b"")  # nothing can be looked up below a file
     assert len(indexes.get()) == 5
+
+
+def test_a_rebuilt_index_is_read_by_one_request_alone_while_others_get_the_earlier(
+    exported: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build(str(exported), folder)
+    indexes, read = Indexes(), []
+    indexes.start([path], {NAME: read_index(path)[0].weights_sha256})
+    (folder / "new.png").write_bytes(png(51))
+    build(str(exported), folder)
+
+    def slowly(path: Path) -> Any:
+        read.append(path)
+        time.sleep(0.2)
+        return read_index(path)
+
+    monkeypatch.setattr(serve.search, "read_index", slowly)
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: len(indexes.get()), range(8)))
+    assert set(found) == {5, 6}
+    assert len(indexes.get()) == 6
+    assert read == [path]
 
 
 def test_index_files_are_named_with_commas_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,107 +290,3 @@ def test_without_faiss_an_index_says_what_to_install(
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(NotInstalled, match=r"contrastive-zoo\[index\]"):
         Index(indexed[1])
-
-
-def test_the_client_gets_any_number_of_embeddings_in_their_order(
-    live: str, torch_encoder: Encoder, other_encoder: Encoder, tmp_path: Path
-) -> None:
-    contents = [png(seed) for seed in range(19)]
-    (tmp_path / "7.png").write_bytes(contents[7])
-    pictures = [*contents[:7], tmp_path / "7.png", *contents[8:]]
-    with Client(live) as client:
-        assert [row["id"] for row in client.models()] == [NAME, OTHER]
-        assert gap(client.embed(pictures), torch_encoder.embed(contents)) < TOLERANCE
-        found = client.embed(pictures, model=OTHER, normalize=True)
-        assert gap(found, other_encoder.embed(contents, normalize=True)) < TOLERANCE
-        assert client.embed(pictures, dimensions=3).shape == (19, 3)
-        units = torch_encoder.embed(contents[:3], normalize=True)
-        assert np.abs(client.similarity(contents[0], contents[1:3]) - units[1:] @ units[0]).max() < TOLERANCE
-        pictures[17] = b"no picture"
-        with pytest.raises(ServerRefused, match="415") as caught:
-            client.embed(pictures)
-        assert (caught.value.index, caught.value.code) == (17, "unsupported_media_type")
-
-
-def test_the_client_says_what_is_wrong_with_a_call(live: str) -> None:
-    with Client(live, key=" schlüssel\n") as client:  # this server asks for none
-        for wrong in ("cat.png", b"bytes", Path("cat.png")):
-            with pytest.raises(ZooError, match=r"takes a list of pictures; .* embed\(\[picture\]\)"):
-                client.embed(wrong)  # type: ignore[arg-type]
-        with pytest.raises(ZooError, match="at least one"):
-            client.embed([])
-        with pytest.raises(ZooError, match="picture 1 has 33,554,432 bytes; one request holds at most 32,505,856"):
-            client.embed([png(), bytes(MAX_BODY)])
-        assert client.models()[0]["id"] == NAME
-    with Client("localhost:3000") as client, pytest.raises(ZooError, match="A URL is such as http://127"):
-        client.models()
-
-
-class _Other(BaseHTTPRequestHandler):
-    """A server of something else, which answers everything with a page."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("content-type", "text/html")
-        self.send_header("content-length", "14")
-        self.end_headers()
-        self.wfile.write(b"<p>welcome</p>")
-
-    def log_message(self, *_: object) -> None: ...
-
-
-def test_a_server_of_something_else_is_told() -> None:
-    with HTTPServer(("127.0.0.1", 0), _Other) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        with Client(f"http://127.0.0.1:{server.server_port}") as client:
-            calls = client.models, lambda: client.embed([png()]), lambda: client.search(png())
-            for call in (*calls, lambda: client.similarity(png(), [png()])):
-                with pytest.raises(ZooError, match=r"/v1/\w+ answered with text/html, as no `zoo serve` does"):
-                    call()
-        server.shutdown()
-        thread.join()
-
-
-def test_the_client_splits_what_one_request_cannot_hold(live: str, torch_encoder: Encoder) -> None:
-    large = encode(Image.fromarray(noise(1700, 1700, 3)), "PNG", compress_level=0)
-    contents = [png(1), *[large] * 4, png(2)]
-    assert MAX_IMAGE > len(large) > MAX_BODY / 4
-    with Client(live) as client:
-        assert gap(client.embed(contents), torch_encoder.embed(contents)) < TOLERANCE
-
-
-class _Busy(BaseHTTPRequestHandler):
-    """A server that is busy twice, then answers with its models."""
-
-    seen = 0
-
-    def do_GET(self) -> None:
-        type(self).seen += 1
-        status, body = (503, b"<html>busy</html>") if self.seen < 3 else (200, b'{"data": [{"id": "x"}]}')
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None: ...
-
-
-def test_a_busy_server_is_asked_again_and_an_absent_one_is_named() -> None:
-    with HTTPServer(("127.0.0.1", 0), _Busy) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        with Client(url, retries=1) as client, pytest.raises(ServerRefused, match="503"):
-            client.models()
-        _Busy.seen = 0
-        with Client(url) as client:
-            assert client.models() == [{"id": "x"}]
-        server.shutdown()
-        thread.join()
-    with Client(url, retries=1) as client, pytest.raises(ZooError, match="zoo serve"):
-        client.models()

@@ -156,6 +156,10 @@ def test_an_answered_request_leaves_little_behind(client: TestClient, monkeypatc
     assert held / 300 < 1000
 
 
+def test_a_collection_of_garbage_leaves_out_what_was_there_before_the_first_request(client: TestClient) -> None:
+    assert gc.get_freeze_count() > 50_000  # imported modules alone are more
+
+
 def test_usage_reports_are_off(client: TestClient) -> None:
     assert os.environ["BENTOML_DO_NOT_TRACK"] == "True"
 

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from PIL import Image
 from safetensors.numpy import save_file
 from serve_model import NAME, OTHER, encode, gap, make_run, noise, pictures
 
-from serve.limits import MAX_SCANS
-from serve.session import SCAN, Session, models_from_environment, open_model
+from serve.limits import MAX_CHUNKS, MAX_PROFILES, MAX_SCANS, MAX_SEGMENTS
+from serve.pieces import SCAN
+from serve.session import Session, models_from_environment, open_model
 from zoo.encoder import Encoder
 from zoo.errors import BadImage, CorruptFile, ImageFormatNotAllowed, ImageTooLarge, NoWeights, UnknownName, ZooError
 from zoo.store import keep
@@ -70,6 +72,36 @@ def test_a_jpeg_of_endless_scans_is_refused_before_it_is_decoded(session: Sessio
         session.preprocess(many)
     by_chance = encode(Image.new("L", (8, 8)), "PNG") + (MAX_SCANS + 1) * SCAN  # no JPEG: no scans
     assert session.preprocess(by_chance).max() == 0
+
+
+@pytest.mark.parametrize("piece", [b"\xff\xfe\0\2", b"\xff\xe1\0\x08Exif\0\0", b"\xff", b"\xff\xd0", b"\xff\0"])
+def test_a_jpeg_of_endless_segments_is_refused_before_it_is_opened(session: Session, piece: bytes) -> None:
+    usual = encode(Image.fromarray(noise(8, 8, 3)), "JPEG")
+    some, many = (usual[:2] + n * piece + usual[2:] for n in (MAX_SEGMENTS // 3, MAX_SEGMENTS))
+    assert np.array_equal(session.preprocess(some), session.preprocess(usual))
+    with pytest.raises(ImageTooLarge, match=f"more than {MAX_SEGMENTS} segments"):
+        session.preprocess(many)
+
+
+@pytest.mark.parametrize("kind", [b"prIv", b"tEXt", b"IDAT"])
+def test_a_png_of_endless_chunks_is_refused_before_it_is_opened(session: Session, kind: bytes) -> None:
+    usual = encode(Image.fromarray(noise(8, 8, 3)), "PNG")
+    piece = bytes(4) + kind + zlib.crc32(kind).to_bytes(4)
+    some, many = (usual[:33] + n * piece + usual[33:] for n in (MAX_CHUNKS // 3, MAX_CHUNKS))
+    assert np.array_equal(session.preprocess(some), session.preprocess(usual))
+    with pytest.raises(ImageTooLarge, match=f"more than {MAX_CHUNKS} chunks"):
+        session.preprocess(many)
+    assert np.array_equal(session.preprocess(usual + many), session.preprocess(usual))  # its end is its end
+
+
+def test_a_png_of_many_folded_profiles_is_refused_before_they_are_unfolded(session: Session) -> None:
+    usual = encode(Image.fromarray(noise(8, 8, 3)), "PNG")
+    body = b"iCCPa\0\0" + zlib.compress(bytes(2**20 - 64))
+    piece = (len(body) - 4).to_bytes(4) + body + zlib.crc32(body).to_bytes(4)
+    some, many = (usual[:33] + n * piece + usual[33:] for n in (MAX_PROFILES, MAX_PROFILES + 1))
+    assert np.array_equal(session.preprocess(some), session.preprocess(usual))
+    with pytest.raises(ImageTooLarge, match=f"{MAX_PROFILES + 1} colour profiles; at most {MAX_PROFILES}"):
+        session.preprocess(many)
 
 
 def test_a_missing_file_is_told_how_to_make_it(tmp_path: Path) -> None:

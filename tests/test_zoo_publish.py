@@ -14,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 from serve_model import noise
 
 import zoo
-from eval.score import PROTOCOLS, score
+from eval.protocols import PROTOCOLS
+from eval.score import score
 from train.heads import mlp
 from train.pretrain import pretrain
 from train.recipe import find_recipe

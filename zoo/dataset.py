@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from zoo.errors import unknown
 
 SplitName = Literal["train", "test"]
-Metric = Literal["top-1 accuracy", "mean per-class accuracy"]
+Metric = Literal["top-1 accuracy", "mean per-class accuracy", "11-point mAP"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 DIGITS = "sklearn:digits"  # comes with scikit-learn
 
@@ -29,6 +29,11 @@ class Dataset:
     metric: Metric = "top-1 accuracy"  # that its papers report
 
     @property
+    def several_labels(self) -> bool:
+        """Whether an image may be of several classes, as in a folder in VOC layout; its labels are then (n, C)."""
+        return self.metric == ELEVEN_POINT
+
+    @property
     def hub_id(self) -> str:
         """The id on the Hugging Face Hub; "" where it has none."""
         return "" if self.hub == DIGITS else self.hub
@@ -37,6 +42,7 @@ class Dataset:
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 UNCHECKED = "not recorded here; see the data set's own page"
 PER_CLASS: Metric = "mean per-class accuracy"
+ELEVEN_POINT: Metric = "11-point mAP"
 
 DATASETS: dict[str, Dataset] = {
     "cifar10": Dataset("uoft-cs/cifar10", 10, 32, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), "unknown"),
@@ -58,6 +64,7 @@ DATASETS: dict[str, Dataset] = {
     "pets": Dataset("", 37, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED, metric=PER_CLASS),
     "caltech101": Dataset("", 102, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED, metric=PER_CLASS),
     "flowers102": Dataset("", 102, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED, metric=PER_CLASS),
+    "voc2007": Dataset("", 20, 224, IMAGENET_MEAN, IMAGENET_STD, UNCHECKED, metric=ELEVEN_POINT),
     # scikit-learn's 1,797 handwritten digits, 8x8 grey repeated to RGB: the first 80 % train, the rest test
     "digits": Dataset(DIGITS, 10, 8, (0.3055,) * 3, (0.3754,) * 3, "BSD-3-Clause"),
     # 2,800 aerial scenes (Zou et al. 2015), brought to 64 px

@@ -60,7 +60,7 @@ class OnDemand:
 def open_on_demand(name: str, split: SplitName, row: Dataset, data: str) -> Split:
     """As `zoo.split.open_split`; nothing is decoded yet. Raises what `open_shards` raises."""
     shards = open_shards(name, split, data)
-    if shards.labels.max() >= row.classes:
+    if max(len(shards.classes), shards.labels.max() + 1) > row.classes:
         raise BadData(f"{data}: {len(shards.classes)} classes, allowed {row.classes}; is it another data set?")
     classes = shards.classes or tuple(map(str, range(row.classes)))
     return Split(name, split, OnDemand(shards, row.image_size), shards.labels, classes, shards.sha256)

@@ -24,6 +24,7 @@ from zoo.errors import BadData, BadImage
 from zoo.pixels import fit, read_rgb
 from zoo.source import FOLDER, own_images, split_images
 from zoo.split import Split
+from zoo.voc import labelled_images
 
 TAR_BLOCK = 256  # images of a tar that count as neighbours
 HELD_BYTES = 2**31  # of encoded images in Parquet row groups, kept between two readings
@@ -31,11 +32,12 @@ UNREADABLE_IN_A_ROW = 100  # images after which a data set counts as broken
 
 Named = tuple[str, bytes | Path]  # a name for messages, and the encoded picture
 Read = Callable[[int], Named]
+Labels = Sequence[int] | np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """One split, not decoded: labels (n,) int64, -1 where an image has none; block (n,), equal for neighbours."""
+    """One split, not decoded: labels as a `Split`'s; block (n,), equal for neighbours."""
 
     dataset: str
     split: SplitName
@@ -79,7 +81,7 @@ def open_shards(name: str, split: SplitName, data: str | Path) -> Shards:
     """The `split` of the data set `name` in `data`, nothing decoded.
 
     data: a folder of `<split>-*.parquet` or `<split>-*.tar` shards, a folder `<split>/<class>/<image>`, or
-    `folder:PATH`, any folder of images at any depth.
+    `folder:PATH`, any folder of images at any depth. A data set of several labels an image lies in VOC layout.
     Raises UnknownName, FileNotFoundError, BadData.
     """
     row = dataset_row(name)
@@ -88,6 +90,8 @@ def open_shards(name: str, split: SplitName, data: str | Path) -> Shards:
         raise FileNotFoundError(f"{folder}: no such folder; images that are read while training lie in a folder")
     if str(data).startswith(FOLDER):
         return _files(name, split, folder, *own_images(folder, split))
+    if row.several_labels:
+        return _files(name, split, folder, *labelled_images(folder, split))
     for ending, index in {"parquet": _parquet, "tar": _tars}.items():
         paths = sorted({*folder.rglob(f"{split}-*.{ending}"), *folder.rglob(f"*-{split}-*.{ending}")})
         if paths:
@@ -115,7 +119,7 @@ def _shards(
 
 
 def _files(
-    name: str, split: SplitName, root: Path, paths: Sequence[Path], labels: Sequence[int], classes: Sequence[str]
+    name: str, split: SplitName, root: Path, paths: Sequence[Path], labels: Labels, classes: Sequence[str]
 ) -> Shards:
     """One block a file: any order reads as well as any other."""
     if not paths:

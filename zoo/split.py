@@ -22,7 +22,10 @@ CACHE_FORMAT = 1
 
 @dataclass(frozen=True)
 class Split:
-    """One split, decoded: pixels (n, H, W, 3) uint8 and labels (n,) int64, -1 where an image has none."""
+    """One split, decoded: pixels (n, H, W, 3) uint8 and labels (n,) int64, -1 where an image has none.
+
+    Where an image may be of several classes, labels are (n, C): 1 of it, 0 not, -1 not known.
+    """
 
     dataset: str
     split: str
@@ -59,7 +62,7 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
 
     data: a folder of Parquet shards `<split>-*.parquet`, a folder `<split>/<class>/<image>`, or an archive (zip, tar)
     of either; None takes the Hub's copy (digits: scikit-learn's). `folder:PATH` takes one's own images in place of
-    the data set's: all of them at any depth, of any classes or none, as the train split.
+    the data set's: all of them at any depth, of any classes or none, as the train split. voc2007 lies in VOC layout.
     Raises UnknownName, FileNotFoundError, BadData, CorruptFile (a damaged cache). Images that cannot be decoded are
     left out and listed in `skipped`.
     """

@@ -54,7 +54,7 @@ async function update() {
     for (const chunk of portions(fit)) {
       const answer = await embed(chunk, $("model").value);
       answer.index.forEach((place, i) => { good.push(chunk[place]); rows.push(answer.embeddings[i]); });
-      bad.push(...answer.errors.map((error) => `${chunk[error.index].name}: ${error.message}`));
+      bad.push(...answer.errors.map((error) => `${chunk[error.index].name}: ${error.message.replace(/^image \d+: /, "")}`));
     }
     if (mine !== turn) return;
     $("errors").replaceChildren(...bad.map((reason) => make("p", { textContent: reason })));
@@ -95,11 +95,13 @@ function show(good, rows, status) {
   const cosines = rows.map((a) => rows.map((b) => a.reduce((sum, x, i) => sum + x * b[i], 0)));
   $("matrix").replaceChildren(...(good.length ? [matrix(good, cosines)] : []));
   $("nearest").replaceChildren(...good.map((image, i) => nearest(image, i, good, cosines[i])));
+  $("results").hidden = !good.length;
   $("status").textContent = status;
 }
 
 function picture(image) {
-  return make("span", {}, make("img", { src: image.url, alt: "" }), " ", make("span", { className: "name", title: image.name, textContent: image.name }));
+  const name = make("div", { className: "name", title: image.name, textContent: image.name });
+  return make("div", { className: "picture" }, make("img", { src: image.url, alt: "" }), name);
 }
 
 function matrix(good, cosines) {
@@ -116,8 +118,13 @@ function cell(cosine) {
 
 function nearest(image, i, good, cosines) {
   const order = cosines.map((_, j) => j).filter((j) => j !== i).sort((a, b) => cosines[b] - cosines[a]).slice(0, NEIGHBOURS);
-  const words = order.map((j) => `${good[j].name} (${cosines[j].toFixed(3)})`).join(", ") || "nothing to compare with yet";
-  return make("li", {}, picture(image), ` among these: ${words}`);
+  return make("li", {}, picture(image), neighbours("among these", order.map((j) => [good[j].name, cosines[j]])));
+}
+
+function neighbours(where, found) {
+  const pairs = found.map(([name, cosine]) => make("span", { className: "pair", textContent: `${name} (${cosine.toFixed(3)})` }));
+  if (!pairs.length) return make("div", { textContent: `${where}: nothing to compare with yet` });
+  return make("div", {}, `${where}: `, ...pairs.flatMap((pair, i) => (i ? [", ", pair] : [pair])));
 }
 
 async function searchIndex(good, mine) {
@@ -127,8 +134,7 @@ async function searchIndex(good, mine) {
     const body = JSON.stringify({ image: await base64(image.file), k: NEIGHBOURS, index });
     const answer = await ask("v1/search", { method: "POST", body, headers: { "content-type": "application/json" } });
     if (mine !== turn) return;
-    const words = answer.neighbours.map((row) => `${row.path} (${row.similarity.toFixed(3)})`).join(", ");
-    $("nearest").children[i].append(make("br"), `in ${index}: ${words}`);
+    $("nearest").children[i].append(neighbours(`in ${index}`, answer.neighbours.map((row) => [row.path, row.similarity])));
   }
 }
 
