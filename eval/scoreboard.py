@@ -25,8 +25,10 @@ def cards_inside() -> list[Card]:
 def scoreboard(cards: Iterable[Card]) -> str:
     """How each model was trained, then a table for each protocol: every row of the cards, a shared baseline once."""
     cards = list(cards)
-    heads = "| checkpoint | trained | of the recipe is published |\n| --- | --- | --- |"
-    trained = [f"| `{card.name}` | {_training(card)} | {card.expects} |" for card in cards]
+    heads = "| checkpoint | trained | by | of the recipe is published |\n| --- | --- | --- | --- |"
+    trained = [
+        f"| `{card.name}` | {_training(card)} | `{card.training['command']}` | {card.expects} |" for card in cards
+    ]
     rows = {(row["key"], row["encoder_sha256"]): row for card in cards for row in card.results}
     return "\n\n".join(["\n".join([heads, *trained]), markdown(list(rows.values()))])
 

@@ -22,10 +22,11 @@ def row(encoder: str, value: float) -> dict[str, object]:
 
 def test_every_row_of_every_card_is_there_and_a_shared_baseline_once(card):
     training = {"epochs": 3, "images": 1438, "seconds": 90.0, "hardware": "2 cores", "date": "2026-01-31"}
+    training |= {"command": "python a.py"}
     one = replace(card, training=training, results=(row("one", 0.5), row("pixels", 0.25)))
     two = replace(one, expects="58.35 % (table 5)", results=(row("two", 0.75), row("pixels", 0.25)))
     text = scoreboard([one, two])
-    assert "3 epochs of 1,438 images, 2 minutes, 2 cores, 2026-01-31 | 58.35 % (table 5) |" in text
+    assert "3 epochs of 1,438 images, 2 minutes, 2 cores, 2026-01-31 | `python a.py` | 58.35 % (table 5) |" in text
     lines = [line for line in text.splitlines() if line.startswith(("| one", "| two", "| pixels"))]
     assert lines == ["| one | 64 | 50.00 |", "| pixels | 64 | 25.00 |", "| two | 64 | 75.00 |"]
 
