@@ -20,7 +20,7 @@ with needs("train", command=__name__ == "__main__"):
     from accelerate import Accelerator, PartialState
     from torch import Tensor
 
-from train.batches import batches, open_images, share_of, steps_in_epoch
+from train.batches import batches, open_images, share_of, share_what_is_skipped, steps_in_epoch
 from train.gradcache import cached_backward
 from train.method import Method, Step
 from train.monitor import check_finite
@@ -28,7 +28,7 @@ from train.optim import make_optimizer
 from train.probe import OnlineProbe, probe_beside
 from train.recipe import Recipe, find_recipe, recipes
 from train.run_folder import KeptRun, only_run_in, resume, run_settings
-from train.stopping import EXIT_CODE, stop_requests, told_in_one_line
+from train.stopping import EXIT_CODE, last_words, stop_requests, told_in_one_line
 from train.views import Views
 from train.watch import Watch
 from zoo.encoder import new_encoder
@@ -111,6 +111,8 @@ def pretrain(
                 if probe:
                     probe.learn(rows, rate=learning_rate / (recipe.peak_learning_rate or 1), chunk=chunk or len(view1))
 
+                if look:
+                    share_what_is_skipped(images)
                 if watch and look:
                     watch.look(done, epoch, loss=outcome.loss, learning_rate=learning_rate)
                 stopping = stop_asked()
@@ -124,7 +126,8 @@ def pretrain(
     accelerator.end_training()
     if stopping:
         if main:
-            print(f"stopped by SIGTERM, all is saved in {folder}; the same command goes on", file=sys.stderr)
+            told = f"stopped by SIGTERM, all is saved in {folder}; the same command goes on"
+            print(last_words(told), file=sys.stderr)
         raise SystemExit(EXIT_CODE)
     return folder
 
@@ -138,7 +141,9 @@ def _check(**flags: int | None) -> None:
 def _accelerator() -> Accelerator:
     """As `accelerate launch` or its file asks for it. Raises ZooError if that cannot be."""
     try:
-        accelerator = Accelerator()
+        accelerator = Accelerator(
+            cpu=not torch.accelerator.is_available()
+        )  # else it takes a CPU's processes for single
     except ValueError as error:
         raise ZooError(f"accelerate cannot start: {error} Choose another --mixed_precision") from error
     precision, device = accelerator.mixed_precision, accelerator.device.type
