@@ -142,9 +142,8 @@ def _check(**flags: int | None) -> None:
 def _accelerator() -> Accelerator:
     """As `accelerate launch` or its file asks for it. Raises ZooError if that cannot be."""
     try:
-        accelerator = Accelerator(
-            cpu=not torch.accelerator.is_available()
-        )  # else it takes a CPU's processes for single
+        no_device = not torch.accelerator.is_available()
+        accelerator = Accelerator(cpu=no_device)  # which it has to be told: it would take each process for a single one
     except ValueError as error:
         raise ZooError(f"accelerate cannot start: {error} Choose another --mixed_precision") from error
     _check_launch(accelerator.num_processes)
