@@ -239,6 +239,12 @@ def test_torchs_report_of_a_failed_process_repeats_our_last_words(tmp_path, monk
     )
 
 
+def test_an_error_is_told_in_one_line_where_not_even_the_launchers_file_can_be_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "gone" / "error.json"))
+    with pytest.raises(SystemExit, match=r"^error: the disk is full$"), told_in_one_line():
+        raise OSError("the disk is full")
+
+
 def test_gradient_accumulation_is_refused_because_it_does_not_enlarge_the_negatives(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
     with pytest.raises(ZooError, match=r"over 4 batches does not enlarge the negatives.* --chunk"):

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,8 @@ def last_words(line: str) -> str:
     own report, which nothing here can keep from coming after the line, then ends with it."""
     reason = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if reason:
-        Path(reason).write_text(json.dumps({"message": line, "timestamp": int(time.time())}))
+        with suppress(OSError):  # as on a full disk, which may be what the line says
+            Path(reason).write_text(json.dumps({"message": line, "timestamp": int(time.time())}))
     return line
 
 
