@@ -83,7 +83,7 @@ def test_the_configurations_are_what_accelerate_reads(tmp_path: Path):
     assert [(c.distributed_type.value, c.num_machines, c.num_processes, c.use_cpu) for c in found] == [
         ("MULTI_GPU", 1, 4, False),
         ("MULTI_GPU", 2, 8, False),
-        ("MULTI_CPU", 1, 2, True),
+        ("MULTI_GPU", 1, 2, False),
     ]
 
 

@@ -17,6 +17,7 @@ import zoo
 from train.checkpoint import last_checkpoint, read_progress
 from train.pretrain import pretrain
 from train.run_log import read_log
+from train.stopping import told_in_one_line
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.store import sha256
 
@@ -222,6 +223,26 @@ def test_a_run_does_not_go_on_with_another_number_of_processes(tmp_path):
     assert [finish(process) for process in together] == [1, 1]
     assert "processes: 1 -> 2" in text_of(run)
     assert last_checkpoint(run / "checkpoints") == step
+
+
+def test_torchs_report_of_a_failed_process_repeats_our_last_words(tmp_path, monkeypatch):
+    """Its launcher of several processes names that file to each, and writes what torch's own classes make here."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    with pytest.raises(SystemExit, match=r"^error: 63 images are too few$"), told_in_one_line():
+        raise ZooError("63 images are too few")
+    failure = ProcessFailure(local_rank=0, pid=7, exitcode=1, error_file=str(tmp_path / "error.json"))
+    assert abs(failure.timestamp - time.time()) < 60
+    assert str(ChildFailedError("train/pretrain.py", {0: failure})).splitlines()[-2] == (
+        "  traceback : error: 63 images are too few"
+    )
+
+
+def test_an_error_is_told_in_one_line_where_not_even_the_launchers_file_can_be_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "gone" / "error.json"))
+    with pytest.raises(SystemExit, match=r"^error: the disk is full$"), told_in_one_line():
+        raise OSError("the disk is full")
 
 
 def test_gradient_accumulation_is_refused_because_it_does_not_enlarge_the_negatives(tmp_path, monkeypatch):

@@ -202,6 +202,8 @@ def test_a_command_tells_what_ran_out_and_a_stop_in_one_line_and_hides_no_other_
         raise KeyboardInterrupt
     assert stopped.value.code == 130
     assert capsys.readouterr().err == "stopped; the same command goes on from the last checkpoint\n"
+    with pytest.raises(SystemExit, match=r"^error: another process of this training has ended"), told_in_one_line():
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711")
     with pytest.raises(RuntimeError, match="must match the size"), told_in_one_line():
         torch.zeros(2) + torch.zeros(3)
 
@@ -232,7 +234,7 @@ def test_a_command_without_its_extra_says_in_one_line_what_to_install(file, pack
 
 
 def test_two_processes_train_one_model(tmp_path):
-    words = ["accelerate", "launch", "--cpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
+    words = ["accelerate", "launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
              "--dynamo_backend=no", "train/pretrain.py", "simco-r20-digits", "--out", str(tmp_path / "run"),
              "--epochs", "2", "--limit", "256", "--batch-size", "64", "--knn-every", "0"]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -240,6 +242,16 @@ def test_two_processes_train_one_model(tmp_path):
     assert done.returncode == 0, done.stderr
     assert [line["step"] for line in read_log(tmp_path / "run")] == [1, 4, 8]
     assert zoo.load(tmp_path / "run").card.training["epochs"] == 2
+    assert read_progress(last_checkpoint(tmp_path / "run" / "checkpoints")).settings["processes"] == 2
+
+
+def test_a_launcher_that_starts_one_process_where_several_were_asked_for_is_found_out(recipe, tmp_path, monkeypatch):
+    """As accelerate's with `--cpu --num_processes 2`, or a file that says MULTI_CPU: this is all that it leaves."""
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(ZooError, match=r"would train as one of 1: .* only with --multi_gpu"):
+        pretrain(recipe, out=tmp_path / "run", limit=64)
+    assert not (tmp_path / "run").exists()
 
 
 class _Counter(Method):

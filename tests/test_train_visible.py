@@ -15,14 +15,13 @@ import torch
 from browser import CHROMIUM, opened
 from safetensors.torch import load_file
 
-from train.batches import say_what_is_skipped
 from train.key_queue import key_age
 from train.method import Step
 from train.monitor import EveryStep, collapse_warning, first_bad_tensor, gradient_norms, leak_warning, spectrum
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
-from train.watch import Watch
+from train.watch import Watch, printable, skipped_line
 from zoo.encoder import new_encoder
 from zoo.errors import ZooError
 from zoo.split import open_split
@@ -292,14 +291,25 @@ def test_a_test_split_without_labels_does_not_cost_a_run_its_end(test, told, tmp
     assert "knn_held_out" in lines[-1]
 
 
-def test_skipped_images_are_counted_and_the_first_five_named():
-    split = replace(open_split("digits", "test"), skipped=tuple(f"{i}.png: broken" for i in range(7)))
-    line = say_what_is_skipped(split)
-    assert line.startswith("7 of 359 images cannot be decoded and are left out: 0.png: broken; 1.png")
-    assert line.endswith("4.png: broken ... and 2 more")
-    assert say_what_is_skipped(split, 7) == ""
-    latin = replace(split, skipped=(os.fsdecode(b"caf\xe9.png") + ": broken",))
-    assert say_what_is_skipped(latin).endswith(r": caf\udce9.png: broken")  # what any terminal can be told
+def test_skipped_images_are_counted_five_of_them_named_and_all_kept_in_a_file(tmp_path, capsys):
+    """What a run finds later counts on, and one that goes on after a stop adds to the file."""
+    recipe = replace(find_recipe("simco-r20-digits"), **SMALL)
+    method, size = recipe.method(new_encoder(recipe.name)), {"step": 0, "total": 8, "knn_every": 0}
+    lines = [f"{i}.png: broken" for i in range(9)]
+    split = open_split("digits", "test")
+    for lot in (lines[:7], lines[:3] + lines[7:]):
+        with Watch(tmp_path, recipe, method, replace(split, skipped=tuple(lot)), **size):
+            pass
+    told = capsys.readouterr().out
+    assert "7 of 359 images cannot be decoded and are left out: 0.png: broken; 1.png: broken; 2.png" in told
+    assert f"4.png: broken ... and 2 more. All are in {tmp_path / 'skipped.txt'}" in told
+    assert (tmp_path / "skipped.txt").read_text().splitlines() == lines
+    later = skipped_line(lines, 7, of=359)
+    assert later == "2 more of 359 images cannot be decoded and are left out (9 in all): 7.png: broken; 8.png: broken"
+
+
+def test_a_files_name_of_any_bytes_is_told_in_one_line_of_utf8():
+    assert printable(os.fsdecode(b"caf\xe9\n.png") + ": broken") == r"caf\udce9 .png: broken"
 
 
 def test_bf16_keeps_the_loss_in_float32_and_learns_the_same(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from seen_pretrain import write_down
 from torch import Tensor, nn
 
 from train.losses import nt_xent
@@ -146,6 +147,8 @@ def _train(kind: str, out: Path, home: str, rank: int, world: int, port: int, fl
         most = flags.pop("largest_file")
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    if "seen" in flags:  # a folder, and perhaps the step and the signal that end it
+        write_down(*flags.pop("seen"))
     changes = flags.pop("changes", {})
     try:
         pretrain(recipe_of(kind, **changes), out=out, **({"limit": 128, "knn_every": 0} | flags))

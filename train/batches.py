@@ -14,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from train.gather import world_size
 from train.views import Views
 from zoo.dataset import dataset_row
 from zoo.errors import BadData
@@ -143,12 +145,22 @@ def shard_order(block: np.ndarray, seed: int, epoch: int, batch_size: int) -> np
     return table.reshape(lanes, steps, -1).transpose(1, 0, 2).reshape(steps, batch_size)
 
 
-def say_what_is_skipped(images: Split | Shards, said: int = 0) -> str:
-    """One line on the images that cannot be decoded beyond the first `said`, or nothing."""
-    skipped = list(images.skipped.items() if isinstance(images, Shards) else enumerate(images.skipped))[said:]
-    if not skipped:
-        return ""
-    lines = [f"{name}: {reason}" if isinstance(name, str) else reason for name, reason in skipped]
-    more = f" ... and {len(lines) - 5} more" if len(lines) > 5 else ""
-    named = "; ".join(lines[:5]).encode(errors="backslashreplace").decode()  # a file's name may be no UTF-8
-    return f"{len(lines)} of {len(images):,} images cannot be decoded and are left out: {named}{more}"
+def share_what_is_skipped(images: Split | Shards) -> None:
+    """Let every process know what any could not decode: a meeting of all, after the same step.
+
+    A split in memory needs none: each process has decoded all of it.
+    """
+    if isinstance(images, Split) or world_size() == 1:
+        return
+    found: list[dict[str, str]] = [{} for _ in range(world_size())]
+    dist.all_gather_object(found, dict(images.skipped))
+    for others in found:
+        images.skipped.update(others)
+
+
+def what_is_skipped(images: Split | Shards) -> list[str]:
+    """What is said of every image found undecodable so far, its name first, in the order of their discovery."""
+    if isinstance(images, Split):
+        return list(images.skipped)
+    found = list(images.skipped.items())  # a copy: threads add to it
+    return [reason if name in reason else f"{name}: {reason}" for name, reason in found]

@@ -6,6 +6,7 @@ Everything random is a function of (seed, step), so the same command, run again 
 checkpoint to the same weights (on CPU: bit for bit).
 """
 
+import os
 import sys
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -20,7 +21,7 @@ with needs("train", command=__name__ == "__main__"):
     from accelerate import Accelerator, PartialState
     from torch import Tensor
 
-from train.batches import batches, open_images, share_of, steps_in_epoch
+from train.batches import batches, open_images, share_of, share_what_is_skipped, steps_in_epoch
 from train.gradcache import cached_backward
 from train.method import Method, Step
 from train.monitor import check_finite
@@ -28,7 +29,7 @@ from train.optim import make_optimizer
 from train.probe import OnlineProbe, probe_beside
 from train.recipe import Recipe, find_recipe, recipes
 from train.run_folder import KeptRun, only_run_in, resume, run_settings
-from train.stopping import EXIT_CODE, stop_requests, told_in_one_line
+from train.stopping import EXIT_CODE, last_words, stop_requests, told_in_one_line
 from train.views import Views
 from train.watch import Watch
 from zoo.encoder import new_encoder
@@ -111,6 +112,8 @@ def pretrain(
                 if probe:
                     probe.learn(rows, rate=learning_rate / (recipe.peak_learning_rate or 1), chunk=chunk or len(view1))
 
+                if look:
+                    share_what_is_skipped(images)
                 if watch and look:
                     watch.look(done, epoch, loss=outcome.loss, learning_rate=learning_rate)
                 stopping = stop_asked()
@@ -124,7 +127,8 @@ def pretrain(
     accelerator.end_training()
     if stopping:
         if main:
-            print(f"stopped by SIGTERM, all is saved in {folder}; the same command goes on", file=sys.stderr)
+            told = f"stopped by SIGTERM, all is saved in {folder}; the same command goes on"
+            print(last_words(told), file=sys.stderr)
         raise SystemExit(EXIT_CODE)
     return folder
 
@@ -138,9 +142,11 @@ def _check(**flags: int | None) -> None:
 def _accelerator() -> Accelerator:
     """As `accelerate launch` or its file asks for it. Raises ZooError if that cannot be."""
     try:
-        accelerator = Accelerator()
+        no_device = not torch.accelerator.is_available()
+        accelerator = Accelerator(cpu=no_device)  # which it has to be told: it would take each process for a single one
     except ValueError as error:
         raise ZooError(f"accelerate cannot start: {error} Choose another --mixed_precision") from error
+    _check_launch(accelerator.num_processes)
     precision, device = accelerator.mixed_precision, accelerator.device.type
     if precision != "no" and not accelerator.native_amp:  # accelerate would compute in float32 and say nothing
         raise ZooError(f"mixed precision {precision} is not computed on {device}: choose --mixed_precision bf16 or no")
@@ -151,6 +157,17 @@ def _accelerator() -> Accelerator:
             "itself alone. Leave it at 1; a larger --batch-size with --chunk fits the memory and keeps the loss"
         )
     return accelerator
+
+
+def _check_launch(processes: int) -> None:
+    """Raises ZooError where the launcher has started fewer processes than were asked for: it says nothing itself."""
+    asked = int(os.environ.get("WORLD_SIZE", 1))
+    alone = "WORLD_SIZE" not in os.environ and {"MASTER_ADDR", "ACCELERATE_USE_CPU"} <= os.environ.keys()
+    if asked != processes or (alone and processes == 1):
+        raise ZooError(
+            f"several processes were asked for, and this one would train as one of {processes}: accelerate launches "
+            "them on a CPU only with --multi_gpu or distributed_type: MULTI_GPU, and without --cpu"
+        )
 
 
 def _untrained(

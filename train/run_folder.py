@@ -25,7 +25,9 @@ from zoo.split import Split
 from zoo.store import checked_weights, read_card
 
 # Files that a kill left half-written, under names that nothing reads.
-LEFT_BEHIND = (".card.json.*", ".*.safetensors.*", ".log.jsonl.*", "checkpoints/.step-*")
+LEFT_BEHIND = (
+    ".card.json.*", ".*.safetensors.*", ".log.jsonl.*", ".skipped.txt.*", ".report.html.*", "checkpoints/.step-*",
+)  # fmt: skip
 
 
 SAVE_EVERY = 60  # seconds of training that a kill may cost where an epoch is longer

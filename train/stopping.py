@@ -5,12 +5,15 @@ a user can mend, and Ctrl-C, end the command in one line. accelerate's launcher 
 process that it has started, which therefore takes its end as the same request.
 """
 
+import json
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ import torch.distributed as dist
 from zoo.errors import ZooError
 
 EXIT_CODE = 128 + signal.SIGTERM  # 143, what a shell shows for a process that SIGTERM ended
+PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
 @contextmanager
@@ -63,20 +67,38 @@ def told_in_one_line() -> Iterator[None]:
     try:
         yield
     except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(last_words(f"error: {error}"))
     except (MemoryError, RuntimeError) as error:
+        if _other_process_gone(error):
+            sys.exit("error: another process of this training has ended; what it said last is the reason")
         if not _out_of_memory(error):
             raise
         first = str(error).partition("\n")[0]
-        sys.exit(
+        told = (
             f"error: out of memory ({first}). Lower --batch-size, or keep it and give --chunk, which sends that many "
             "images at a time through the encoder; check that no other number is far too large"
         )
+        sys.exit(last_words(told))
     except KeyboardInterrupt:
         print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
         sys.exit(130)
 
 
+def last_words(line: str) -> str:
+    """The line, once it also stands where torch's launcher of several processes looks for the reason of an end: its
+    own report, which nothing here can keep from coming after the line, then ends with it."""
+    reason = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if reason:
+        with suppress(OSError):  # as on a full disk, which may be what the line says
+            Path(reason).write_text(json.dumps({"message": line, "timestamp": int(time.time())}))
+    return line
+
+
 def _out_of_memory(error: Exception) -> bool:
     """torch has a class for a GPU's memory alone; on a CPU only the words tell."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _other_process_gone(error: Exception) -> bool:
+    """Whether a meeting broke up; torch has no class for that alone, only words."""
+    return any(words in str(error) for words in PEER_GONE)

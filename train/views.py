@@ -1,9 +1,8 @@
 """Two random views of every image: uint8 pixels in, float32 in [0, 1] out, a whole batch at once on the batch's device.
 
 SimCLR (Chen et al. 2020, section 3, appendix A), MoCo v2 (Chen et al. 2020, section 3): random resized crop, jitter,
-grey, blur, solarize (BYOL, Grill et al. 2020, appendix B), flip. Definitions and distributions are torchvision's on
-float tensors. `draw` turns a generator into parameters, on the CPU; all else turns pixels and parameters into pixels.
-Which rows an operation touches is settled on the CPU, so nothing waits for CUDA.
+grey, blur, solarize (BYOL, Grill et al. 2020, appendix B), flip. Distributions are torchvision's. `draw` turns a
+generator into parameters, on the CPU; `train.view_pixels` turns them and the pixels into views.
 """
 
 import hashlib
@@ -11,18 +10,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, final
+from typing import Literal, final
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from train.view_pixels import FILTERS, NEUTRAL, Parameters, finish_crops, make_view
 from zoo.errors import BadNumber
 
 TRIES = 10  # crop boxes tried per view before the central one, as torchvision's RandomResizedCrop
-NEUTRAL = (1.0, 1.0, 1.0, 0.0)  # the brightness, contrast, saturation and hue that change nothing
-SOLARIZE_THRESHOLD = 128 / 255  # pixels from here on are inverted
+BLOCK_PIXELS = 2**20  # 12 MiB of views; malloc maps tensors above 32 MiB anew each time, which takes half the speed
 
 
 @dataclass(frozen=True)
@@ -56,19 +55,6 @@ class ViewPolicy:
             fine = len(pair) == 2 and 0 < pair[0] <= pair[1] <= top
             _check(name, pair, fine, f"(least, most) with 0 < least <= most <= {top}")
         _check("interpolation", self.interpolation, self.interpolation in FILTERS, " or ".join(FILTERS))
-
-
-class Parameters(NamedTuple):
-    """What was drawn for n views, a row each; CPU tensors."""
-
-    box: Tensor  # (n, 4) int64: top, left, height, width in pixels of the image
-    flip: Tensor  # (n,) bool
-    factors: Tensor  # (n, 4) float32: brightness, contrast, saturation, hue; NEUTRAL where there is no jitter
-    order: Tensor  # (n, 4) int64: the columns of `factors`, first to last
-    grey: Tensor  # (n,) bool
-    blur: Tensor  # (n,) bool
-    sigma: Tensor  # (n,) float32, pixels of the view
-    solarize: Tensor  # (n,) bool
 
 
 @final
@@ -120,12 +106,19 @@ class Views:
         return policy.interpolation, math.ceil(3 * policy.blur_sigma[1])
 
     def _pass(self, index: int, images: Tensor, drawn: Parameters, size: int, cut: bool) -> Tensor:
+        """The views of all rows of images. On a CPU in blocks, which changes no bit of them."""
         interpolation, radius = self._how(index)
-        if cut:
-            there = drawn.flip.to(images.device, non_blocking=True)[:, None, None, None]
-            x = images.float().div_(255)
-            return recolour(torch.where(there, x.flip(3), x), drawn, blur_radius=radius)
-        return make_view(images, drawn, size=size, interpolation=interpolation, blur_radius=radius)
+        block = max(1, BLOCK_PIXELS // max(images.shape[-2] * images.shape[-1], size**2))
+        if images.device.type != "cpu":
+            block = len(images)
+        found = []
+        for rows, *columns in zip(images.split(block), *(column.split(block) for column in drawn), strict=True):
+            mine = Parameters(*columns)
+            if cut:
+                found.append(finish_crops(rows, mine, blur_radius=radius))
+            else:
+                found.append(make_view(rows, mine, size=size, interpolation=interpolation, blur_radius=radius))
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def cut(self, image: Image.Image, step: int, row: int, batch_size: int) -> np.ndarray:
         """(2, 3, size, size) uint8: the crops of both views of one RGB image, row `row` of the global batch.
@@ -193,120 +186,6 @@ def _boxes(policy: ViewPolicy, crop: Tensor, place: Tensor, height: int, width: 
     sides = torch.where(found, first, largest)  # (n, 2)
     corner = torch.where(found, (place * (image - sides + 1)).long(), (image - sides) // 2)
     return torch.cat((corner, sides), dim=1)
-
-
-def make_view(images: Tensor, drawn: Parameters, *, size: int, interpolation: str, blur_radius: int) -> Tensor:
-    """(B, 3, H, W) uint8 and B drawn rows -> (B, 3, size, size) in [0, 1]: crop and flip (the flip commutes with the
-    rest), jitter, grey, blur, solarize: MoCo v2's order."""
-    x = resized_crop(images, drawn.box, drawn.flip, size=size, interpolation=interpolation)
-    return recolour(x, drawn, blur_radius=blur_radius)
-
-
-def recolour(x: Tensor, drawn: Parameters, *, blur_radius: int) -> Tensor:
-    """Jitter, grey, blur and solarize of (B, 3, S, S) in [0, 1], in place, with B drawn rows."""
-    for columns in drawn.order.T:
-        for column, change in enumerate((brightness, contrast, saturation, hue)):
-            factor = drawn.factors[:, column]
-            _on_rows(x, (columns == column) & (factor != NEUTRAL[column]), change, factor)
-    _on_rows(x, drawn.grey, lambda rows: grey(rows).expand_as(rows))
-    _on_rows(x, drawn.blur, lambda rows, sigma: blur(rows, sigma, radius=blur_radius), drawn.sigma)
-    _on_rows(x, drawn.solarize, solarize)
-    return x
-
-
-def _on_rows(x: Tensor, chosen: Tensor, change: Callable[..., Tensor], *arguments: Tensor) -> None:
-    """Change the chosen rows of x in place; chosen (B,) bool and the arguments (B,) lie on the CPU."""
-    rows = chosen.nonzero()[:, 0]
-    if len(rows):
-        there = rows.to(x.device, non_blocking=True)
-        values = [argument[rows].to(x.device, non_blocking=True) for argument in arguments]
-        x.index_copy_(0, there, change(x.index_select(0, there), *values))
-
-
-def resized_crop(images: Tensor, box: Tensor, flip: Tensor, *, size: int, interpolation: str) -> Tensor:
-    """The boxes of (B, 3, H, W) uint8 images, resized with antialiasing and flipped: (B, 3, size, size) in [0, 1]."""
-    top, left, height, width = box.to(images.device, torch.float32, non_blocking=True)[:, :, None, None].unbind(dim=1)
-    rows = _resize_matrix(top, height, images.shape[2], size, interpolation)  # (B, size, H)
-    columns = _resize_matrix(left, width, images.shape[3], size, interpolation)  # (B, size, W)
-    columns = torch.where(flip.to(images.device, non_blocking=True)[:, None, None], columns.flip(1), columns)
-    return _separable(images.float(), rows, columns).div_(255).clamp_(0, 1)
-
-
-def _resize_matrix(start: Tensor, length: Tensor, side: int, size: int, interpolation: str) -> Tensor:
-    """(B, size, side): what each source pixel weighs in each output pixel, for start and length (B, 1, 1) in pixels.
-    Pillow's resampling: the filter widens as the image shrinks, is cut at the box's border and sums to 1."""
-    scale = length / size  # source pixels per output pixel
-    pixel = torch.arange(side, device=start.device) - start  # (B, 1, side), 0 is the box's first
-    centre = (torch.arange(size, device=start.device)[:, None] + 0.5) * scale  # (B, size, 1)
-    weights = FILTERS[interpolation](((pixel + 0.5 - centre) / scale.clamp_min(1)).abs_())
-    weights = weights * ((pixel >= 0) & (pixel < length))
-    return weights / weights.sum(dim=2, keepdim=True)
-
-
-def _bicubic(distance: Tensor) -> Tensor:
-    """Keys' cubic convolution (1981) with a = -0.5. Both parts are 0 where they end, so their sum needs no choice."""
-    near, far = distance.clamp_max(1), distance.clamp(1, 2)
-    return ((1.5 * near - 2.5) * near * near + 1) + ((2.5 - 0.5 * far) * far - 4) * far + 2
-
-
-FILTERS: dict[str, Callable[[Tensor], Tensor]] = {"bicubic": _bicubic, "bilinear": lambda x: (1 - x).clamp_min_(0)}
-
-
-def _separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """rows @ channel @ columns^T for each channel of x (B, 3, H, W), as B products: 3 * B are five times slower."""
-    x = torch.einsum("bhy,bcyx->bchx", rows, x)
-    return torch.einsum("bwx,bchx->bchw", columns, x).contiguous()
-
-
-def brightness(x: Tensor, factor: Tensor) -> Tensor:
-    """From black towards x and past it, for x (B, 3, H, W) in [0, 1] and factor (B,) >= 0, as below."""
-    return (x * factor[:, None, None, None]).clamp_(0, 1)
-
-
-def contrast(x: Tensor, factor: Tensor) -> Tensor:
-    """From the image's mean grey towards x and past it."""
-    return torch.lerp(grey(x).mean(dim=(2, 3), keepdim=True), x, factor[:, None, None, None]).clamp_(0, 1)
-
-
-def saturation(x: Tensor, factor: Tensor) -> Tensor:
-    """From each pixel's grey towards x and past it."""
-    return torch.lerp(grey(x), x, factor[:, None, None, None]).clamp_(0, 1)
-
-
-def hue(x: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue of HSV by shift (B,) turns. A pixel's most and least stay, as value and saturation do: its hue, in
-    sixths of the circle, says where each channel lies between the two. Grey pixels have no hue and stay."""
-    red, green, blue = x.unbind(dim=1)  # (B, H, W)
-    most, least = torch.maximum(torch.maximum(red, green), blue), torch.minimum(torch.minimum(red, green), blue)
-    chroma = most - least
-    unit = chroma.clamp_min(torch.finfo(x.dtype).tiny)  # grey: 0 / tiny = 0
-    sixths = torch.where(most == green, (blue - red).div_(unit).add_(2), (red - green).div_(unit).add_(4))
-    sixths = torch.where(most == red, (green - blue).div_(unit), sixths).add_(6 * shift[:, None, None])
-    sixths.sub_((sixths / 6).floor_(), alpha=6)  # in [0, 6]
-    shares = ((sixths - 3).abs_() - 1, 2 - (sixths - 2).abs_(), 2 - (sixths - 4).abs_())
-    return torch.stack([share.clamp_(0, 1).mul_(chroma).add_(least) for share in shares], dim=1)
-
-
-def grey(x: Tensor) -> Tensor:
-    """The luma (B, 1, H, W) of (B, 3, H, W), ITU-R BT.601."""
-    return (0.2989 * x[:, :1]).add_(x[:, 1:2], alpha=0.587).add_(x[:, 2:], alpha=0.114)
-
-
-def blur(x: Tensor, sigma: Tensor, *, radius: int) -> Tensor:
-    """Gaussian blur of (B, 3, S, S), sigma (B,) pixels, 2 * radius + 1 taps, mirrored about the border pixels' centres:
-    torchvision's `gaussian_blur` with that kernel size."""
-    pixel, tap = torch.arange(x.shape[3], device=x.device), torch.arange(-radius, radius + 1, device=x.device)
-    kernel = (-0.5 * (tap / sigma[:, None]) ** 2).softmax(dim=1)  # (B, taps)
-    period = max(1, 2 * (len(pixel) - 1))
-    source = (pixel[:, None] + tap) % period  # (S, taps)
-    hits = torch.minimum(source, period - source)[:, :, None] == pixel  # (S, taps, S)
-    matrix = torch.einsum("bt,its->bis", kernel, hits.to(x.dtype))
-    return _separable(x, matrix, matrix).clamp_(0, 1)
-
-
-def solarize(x: Tensor) -> Tensor:
-    """Invert the pixels from SOLARIZE_THRESHOLD on (BYOL, appendix B)."""
-    return torch.where(x >= SOLARIZE_THRESHOLD, 1 - x, x)
 
 
 def _check(name: str, value: object, fine: bool, allowed: str) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.features import extract
-from train.batches import batches, images_to_look_at, say_what_is_skipped
+from train.batches import batches, images_to_look_at, what_is_skipped
 from train.method import Method, Step
 from train.monitor import (
     EveryStep,
@@ -26,9 +26,12 @@ from train.report import write_report
 from train.run_log import RunLog, read_log
 from train.views import Views
 from zoo.errors import ZooError
+from zoo.files import write_bytes
 from zoo.shards import Shards
 from zoo.source import FOLDER
 from zoo.split import Split, open_split
+
+NAMED = 5  # images that cannot be decoded, in one line
 
 
 @final
@@ -144,7 +147,25 @@ class Watch:
             self._warned.add(about)
 
     def _tell_skipped(self) -> None:
-        line = say_what_is_skipped(self._images, self._said)
-        if line:
-            self._bar.write(line)
-            self._said = len(self._images.skipped)
+        """What cannot be decoded, each once: the first ones here, all of them in a file."""
+        lines = [printable(line) for line in what_is_skipped(self._images)]
+        if len(lines) > self._said:
+            path = self._folder / "skipped.txt"
+            earlier = path.read_text().splitlines() if path.exists() else []  # of the run before a stop
+            write_bytes(path, "".join(f"{line}\n" for line in dict.fromkeys([*earlier, *lines])).encode())
+            self._bar.write(f"{skipped_line(lines, self._said, of=len(self._images))}. All are in {path}")
+            self._said = len(lines)
+
+
+def skipped_line(lines: list[str], said: int, *, of: int) -> str:
+    """One line on the images that cannot be decoded beyond the first `said`, of so many."""
+    new = lines[said:]
+    count = f"{len(new)} more of {of:,} images" if said else f"{len(new)} of {of:,} images"
+    total = f" ({len(lines)} in all)" if said else ""
+    more = f" ... and {len(new) - NAMED} more" if len(new) > NAMED else ""
+    return f"{count} cannot be decoded and are left out{total}: {'; '.join(new[:NAMED])}{more}"
+
+
+def printable(text: str) -> str:
+    """The text as one line of UTF-8, whatever is in a file's name."""
+    return " ".join(text.encode(errors="backslashreplace").decode().splitlines())
