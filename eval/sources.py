@@ -16,6 +16,7 @@ from zoo.dataset import Metric, dataset_row
 from zoo.encoder import Encoder
 from zoo.errors import BadData
 from zoo.on_demand import OnDemand
+from zoo.processes import check_launch
 from zoo.split import Split, open_split
 
 
@@ -72,12 +73,14 @@ class Processes:
 
     @classmethod
     def started(cls) -> "Processes":
-        """As `accelerate launch` started us; alone, on the GPU if there is one, otherwise."""
+        """As `accelerate launch` started us; alone, on the GPU if there is one, otherwise. Raises ZooError."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            check_launch(1)
             return cls(device="cuda" if torch.cuda.is_available() else "cpu")
         from accelerate import PartialState
 
-        state = PartialState()
+        state = PartialState(cpu=not torch.accelerator.is_available())  # it would take each process for a single one
+        check_launch(state.num_processes)
         return cls(state.process_index, state.num_processes, state.wait_for_everyone, state.device)
 
 

@@ -61,13 +61,13 @@ def test_no_value_depends_on_the_batch_size(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_two_processes_of_accelerate_write_the_numbers_of_one(tmp_path):
     found = []
-    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_machines", "1", "--num_processes"]
-    for processes in (1, 2):
+    launch = ["-m", "accelerate.commands.launch", "--num_machines", "1", "--num_processes"]
+    for processes, kind in ((1, "--cpu"), (2, "--multi_gpu")):
         out = tmp_path / str(processes)
         words = ["-m", "eval.score", "random:r20", "--data", "digits", "--protocol", "knn,ridge,retrieval", "--out"]
         environment = os.environ | {"ZOO_HOME": str(out / "home"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
-            [sys.executable, *launch, str(processes), "--main_process_port", str(free_port()), *words, str(out)],
+            [sys.executable, *launch, str(processes), kind, "--main_process_port", str(free_port()), *words, str(out)],
             cwd=tmp_path, env=environment, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

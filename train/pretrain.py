@@ -6,7 +6,6 @@ Everything random is a function of (seed, step), so the same command, run again 
 checkpoint to the same weights (on CPU: bit for bit).
 """
 
-import os
 import sys
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -34,6 +33,7 @@ from train.views import Views
 from train.watch import Watch
 from zoo.encoder import new_encoder
 from zoo.names import parse_name
+from zoo.processes import check_launch
 from zoo.shards import Shards
 from zoo.split import Split
 
@@ -146,7 +146,7 @@ def _accelerator() -> Accelerator:
         accelerator = Accelerator(cpu=no_device)  # which it has to be told: it would take each process for a single one
     except ValueError as error:
         raise ZooError(f"accelerate cannot start: {error} Choose another --mixed_precision") from error
-    _check_launch(accelerator.num_processes)
+    check_launch(accelerator.num_processes)
     precision, device = accelerator.mixed_precision, accelerator.device.type
     if precision != "no" and not accelerator.native_amp:  # accelerate would compute in float32 and say nothing
         raise ZooError(f"mixed precision {precision} is not computed on {device}: choose --mixed_precision bf16 or no")
@@ -157,17 +157,6 @@ def _accelerator() -> Accelerator:
             "itself alone. Leave it at 1; a larger --batch-size with --chunk fits the memory and keeps the loss"
         )
     return accelerator
-
-
-def _check_launch(processes: int) -> None:
-    """Raises ZooError where the launcher has started fewer processes than were asked for: it says nothing itself."""
-    asked = int(os.environ.get("WORLD_SIZE", 1))
-    alone = "WORLD_SIZE" not in os.environ and {"MASTER_ADDR", "ACCELERATE_USE_CPU"} <= os.environ.keys()
-    if asked != processes or (alone and processes == 1):
-        raise ZooError(
-            f"several processes were asked for, and this one would train as one of {processes}: accelerate launches "
-            "them on a CPU only with --multi_gpu or distributed_type: MULTI_GPU, and without --cpu"
-        )
 
 
 def _untrained(
