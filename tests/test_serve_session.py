@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from serve_model import NAME, OTHER, encode, gap, make_run, noise, pictures
 
 from serve.limits import MAX_CHUNKS, MAX_PROFILES, MAX_SCANS, MAX_SEGMENTS
-from serve.pieces import SCAN
+from serve.pieces import END, SCAN
 from serve.session import Session, models_from_environment, open_model
 from zoo.encoder import Encoder
 from zoo.errors import BadImage, CorruptFile, ImageFormatNotAllowed, ImageTooLarge, NoWeights, UnknownName, ZooError
@@ -70,8 +70,20 @@ def test_a_jpeg_of_endless_scans_is_refused_before_it_is_decoded(session: Sessio
     assert np.array_equal(session.preprocess(some), session.preprocess(usual))
     with pytest.raises(ImageTooLarge, match=f"{MAX_SCANS + 1} scans; at most {MAX_SCANS}"):
         session.preprocess(many)
-    by_chance = encode(Image.new("L", (8, 8)), "PNG") + (MAX_SCANS + 1) * SCAN  # no JPEG: no scans
-    assert session.preprocess(by_chance).max() == 0
+    hidden = (MAX_SCANS + 1) * (b"\xff\xfe\0\4" + END + scan)  # comments that look like the picture's end
+    with pytest.raises(ImageTooLarge, match="scans"):
+        session.preprocess(usual[:-2] + hidden + end)
+
+
+def test_what_only_looks_like_a_scan_is_none(session: Session) -> None:
+    image, looks = Image.fromarray(noise(160, 160, 3)), (MAX_SCANS + 1) * SCAN
+    for options in ({}, {"progressive": True}, {"restart_marker_blocks": 1}):
+        usual = encode(image, "JPEG", **options)
+        small = usual[:2] + b"\xff\xe1" + (2 + len(looks)).to_bytes(2) + looks + usual[2:]  # as the one inside EXIF
+        film = usual + looks  # as behind a telephone's picture
+        assert [session.preprocess(each).tolist() for each in (small, film)] == [session.preprocess(usual).tolist()] * 2
+    usual = encode(image, "PNG")
+    assert np.array_equal(session.preprocess(usual + looks), session.preprocess(usual))
 
 
 @pytest.mark.parametrize("piece", [b"\xff\xfe\0\2", b"\xff\xe1\0\x08Exif\0\0", b"\xff", b"\xff\xd0", b"\xff\0"])
