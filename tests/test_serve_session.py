@@ -1,8 +1,10 @@
 """serve/session.py: an ONNX file as a function of images, found by name, refused when it is not what it says."""
 
 import shutil
+import struct
 import subprocess
 import sys
+import warnings
 import zlib
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from safetensors.numpy import save_file
 from serve_model import NAME, OTHER, encode, gap, make_run, noise, pictures
 
 from serve.limits import MAX_CHUNKS, MAX_PROFILES, MAX_SCANS, MAX_SEGMENTS
+from serve.log import start_log
 from serve.pieces import END, SCAN
 from serve.session import Session, models_from_environment, open_model
 from zoo.encoder import Encoder
@@ -114,6 +117,19 @@ def test_a_png_of_many_folded_profiles_is_refused_before_they_are_unfolded(sessi
     assert np.array_equal(session.preprocess(some), session.preprocess(usual))
     with pytest.raises(ImageTooLarge, match=f"{MAX_PROFILES + 1} colour profiles; at most {MAX_PROFILES}"):
         session.preprocess(many)
+
+
+def test_a_picture_of_odd_tags_is_decoded_without_a_word_in_the_servers_log(session: Session) -> None:
+    usual = Image.fromarray(noise(9, 9, 3))
+    tags = b"".join(struct.pack("<HHLL", tag, 3, 0xFFFF, 0) for tag in range(1000, 1050))  # longer than all of it
+    odd = encode(usual, "PNG", exif=b"II*\0\x08\0\0\0\x32\0" + tags + bytes(4))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        session.preprocess(odd)
+        assert len(told) == 50  # Pillow's
+        start_log()
+        assert np.array_equal(session.preprocess(odd), session.preprocess(encode(usual, "PNG")))
+    assert len(told) == 50
 
 
 def test_a_missing_file_is_told_how_to_make_it(tmp_path: Path) -> None:
