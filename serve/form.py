@@ -19,11 +19,11 @@ def files_of(body: bytes, content_type: str) -> list[bytes]:
 def _boundary(content_type: str) -> bytes:
     """What stands between the parts: 1 to 70 characters."""
     head = Message()
-    head["content-type"] = content_type
-    boundary = (head.get_boundary() or "").encode("latin-1", "replace")
-    if not 1 <= len(boundary) <= 70:
+    head["content-type"] = content_type[:MAX_HEAD]  # of a long one, `email` looks at all semicolons for each of them
+    boundary = head.get_param("boundary")
+    if not isinstance(boundary, str) or not 1 <= len(boundary) <= 70:  # no str: in the way of RFC 2231, of any charset
         raise Refused(400, "multipart/form-data without a boundary of 1 to 70 characters", param="images")
-    return boundary
+    return boundary.encode("latin-1", "replace")
 
 
 def _parts(body: bytes, boundary: bytes) -> list[bytes]:

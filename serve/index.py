@@ -44,13 +44,16 @@ def build(
     if not path.name.endswith(SUFFIX):
         raise ZooError(f"-o {path}: the name of an index ends in {SUFFIX}")
     session, entries = open_model(model), entries_below(folder)
-    with locked(path.parent / ASIDE):  # two builds at once would both embed everything
-        begun = path.parent / ASIDE / path.name
+    begun = path.parent / ASIDE / path.name
+    with locked(begun.parent):  # two builds at once would both embed everything
+        for left in begun.parent.iterdir():
+            if left.name.startswith(f".{path.name}."):  # half a file, of a build that was killed as it wrote
+                left.unlink()
         rows = known_vectors(path, session) | known_vectors(begun, session)
         todo = [entry for entry in entries if entry not in rows]
         reasons = embed_new(session, folder, todo, rows, keep=lambda: write_rows(begun, session, folder, entries, rows))
-        indexed = write_rows(path, session, folder, entries, rows)
-        begun.unlink(missing_ok=True)
+        indexed = write_rows(begun, session, folder, entries, rows)
+        begun.replace(path)
     for reason in reasons:
         print(f"left out: {reason}", file=sys.stderr)
     print(f"{path}: {indexed} images, {len(todo) - len(reasons)} of them new, {len(reasons)} left out")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import warnings
 from datetime import UTC, datetime
 
 logger = logging.getLogger("contrastive_zoo.serve")
@@ -23,3 +24,4 @@ def start_log() -> None:
     handler.setFormatter(_JsonLines())
     logger.handlers, logger.propagate, logger.disabled = [handler], False, False
     logger.setLevel(logging.INFO)
+    warnings.filterwarnings("ignore", module="PIL")  # of every odd tag in a picture: no JSON, and kept in memory

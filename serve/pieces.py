@@ -4,51 +4,64 @@ Pillow walks them in Python, and libjpeg passes over all pixels for every scan, 
 of them would hold up a decoder, and the interpreter, for seconds or hours.
 """
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 
 from serve.limits import MAX_CHUNKS, MAX_PROFILES, MAX_SCANS, MAX_SEGMENTS
 from zoo.errors import ImageTooLarge
 
-JPEG, SCAN = b"\xff\xd8", b"\xff\xda"  # how such a file, and each scan in it, starts
-PNG = b"\x89PNG\r\n\x1a\n"
+JPEG, SCAN, END = b"\xff\xd8", b"\xff\xda", b"\xff\xd9"  # how such a file, and each scan in it, starts; how it ends
 # the markers that tell a length
 SIZED = {b"\xff%c" % kind for kind in (*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xDA, 0xF0), 0xFE)}
+AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # the next marker: not of the scan's own, such as restarts
+PNG, PROFILE = b"\x89PNG\r\n\x1a\n", b"iCCP"
 
 
 def check_pieces(picture: bytes) -> None:
     """Raises ImageTooLarge for an encoded picture of too many pieces."""
     if picture.startswith(JPEG):
-        if (scans := picture.count(SCAN)) > MAX_SCANS:
+        kinds = _few(segments(picture), MAX_SEGMENTS, "a JPEG of more than {} segments or bytes between them")
+        if (scans := kinds.count(SCAN)) > MAX_SCANS:
             raise ImageTooLarge(f"a JPEG of {scans} scans; at most {MAX_SCANS} are read. Save it again")
-        _check(segments(picture), MAX_SEGMENTS, "a JPEG of more than {} segments or bytes between them. Save it again")
     if picture.startswith(PNG):
-        if (profiles := picture.count(b"iCCP")) > MAX_PROFILES:
+        kinds = _few(chunks(picture), MAX_CHUNKS, "a PNG of more than {} chunks")
+        if (profiles := kinds.count(PROFILE)) > MAX_PROFILES:
             raise ImageTooLarge(f"a PNG of {profiles} colour profiles; at most {MAX_PROFILES} are read. Save it again")
-        _check(chunks(picture), MAX_CHUNKS, "a PNG of more than {} chunks. Save it again")
 
 
-def _check(pieces: Iterator[int], most: int, fault: str) -> None:
-    if sum(1 for _ in islice(pieces, most + 1)) > most:
-        raise ImageTooLarge(fault.format(most))
+def _few(pieces: Iterator[bytes], most: int, fault: str) -> list[bytes]:
+    """The kinds of all pieces. Raises ImageTooLarge for more than `most`."""
+    kinds = list(islice(pieces, most + 1))
+    if len(kinds) > most:
+        raise ImageTooLarge(f"{fault.format(most)}. Save it again")
+    return kinds
 
 
-def segments(picture: bytes) -> Iterator[int]:
-    """Where Pillow looks in a JPEG before its first scan: at every segment, and at every byte that belongs to none."""
-    place = 2
+def segments(picture: bytes) -> Iterator[bytes]:
+    """The markers of a JPEG's segments; before the first scan, where Pillow looks at them, also bytes of no segment.
+
+    It ends where the JPEG does: a telephone puts a film behind it, in which any bytes stand.
+    """
+    place, scanned = 2, False
     while place < len(picture):
-        yield place
         marker = picture[place : place + 2]
-        if marker == SCAN:
-            return
+        yield marker
+        scanned = scanned or marker == SCAN
         place += 2 + int.from_bytes(picture[place + 2 : place + 4]) if marker in SIZED else 1
+        if scanned:
+            found = AFTER_SCAN.search(picture, place)
+            if found is None or found[0] == END:
+                return
+            place = found.start()
 
 
-def chunks(picture: bytes) -> Iterator[int]:
-    """Where the chunks of a PNG start."""
+def chunks(picture: bytes) -> Iterator[bytes]:
+    """The kinds of a PNG's chunks, to its end."""
     place = len(PNG)
     while place < len(picture):
-        yield place
-        if picture[place + 4 : place + 8] == b"IEND":
+        kind = picture[place + 4 : place + 8]
+        yield kind
+        if kind == b"IEND":
             return
         place += 12 + int.from_bytes(picture[place : place + 4])

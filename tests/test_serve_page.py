@@ -114,7 +114,7 @@ def test_many_large_images_and_what_cannot_be_sent_are_no_harm(
     page.run("document.getElementById('clear').click()")
     page.run(f"document.getElementById('model').value = '{NAME}'")
     page.choose_files("#files", paths)
-    page.wait_for(DONE)
+    page.wait_for(f"{DONE} && [...document.images].every((each) => each.complete)")
     paths[-1].unlink()
     page.run("document.getElementById('model').dispatchEvent(new Event('change'))")
     page.wait_for("document.getElementById('status').textContent.includes('5 images compared')")

@@ -194,9 +194,12 @@ def test_a_build_that_was_killed_goes_on_from_its_last_saving_and_its_index_was_
     done = subprocess.run([sys.executable, "-c", KILLED, model, str(folder)], cwd=Path(__file__).parents[1])
     assert done.returncode == -signal.SIGKILL
     assert path.read_bytes() == before
+    aside = path.parent / serve.index.ASIDE
+    (aside / f".{path.name}.abcd1234").write_bytes(b"half")  # as when it is killed while it writes
     capsys.readouterr()
     assert build(model, folder) == path
     assert "25 images, 4 of them new, 0 left out" in capsys.readouterr().out
+    assert list(aside.iterdir()) == []
 
 
 def test_vectors_of_another_model_are_not_used_again(

@@ -1,8 +1,10 @@
 """serve/session.py: an ONNX file as a function of images, found by name, refused when it is not what it says."""
 
 import shutil
+import struct
 import subprocess
 import sys
+import warnings
 import zlib
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from safetensors.numpy import save_file
 from serve_model import NAME, OTHER, encode, gap, make_run, noise, pictures
 
 from serve.limits import MAX_CHUNKS, MAX_PROFILES, MAX_SCANS, MAX_SEGMENTS
-from serve.pieces import SCAN
+from serve.log import start_log
+from serve.pieces import END, SCAN
 from serve.session import Session, models_from_environment, open_model
 from zoo.encoder import Encoder
 from zoo.errors import BadImage, CorruptFile, ImageFormatNotAllowed, ImageTooLarge, NoWeights, UnknownName, ZooError
@@ -70,8 +73,20 @@ def test_a_jpeg_of_endless_scans_is_refused_before_it_is_decoded(session: Sessio
     assert np.array_equal(session.preprocess(some), session.preprocess(usual))
     with pytest.raises(ImageTooLarge, match=f"{MAX_SCANS + 1} scans; at most {MAX_SCANS}"):
         session.preprocess(many)
-    by_chance = encode(Image.new("L", (8, 8)), "PNG") + (MAX_SCANS + 1) * SCAN  # no JPEG: no scans
-    assert session.preprocess(by_chance).max() == 0
+    hidden = (MAX_SCANS + 1) * (b"\xff\xfe\0\4" + END + scan)  # comments that look like the picture's end
+    with pytest.raises(ImageTooLarge, match="scans"):
+        session.preprocess(usual[:-2] + hidden + end)
+
+
+def test_what_only_looks_like_a_scan_is_none(session: Session) -> None:
+    image, looks = Image.fromarray(noise(160, 160, 3)), (MAX_SCANS + 1) * SCAN
+    for options in ({}, {"progressive": True}, {"restart_marker_blocks": 1}):
+        usual = encode(image, "JPEG", **options)
+        small = usual[:2] + b"\xff\xe1" + (2 + len(looks)).to_bytes(2) + looks + usual[2:]  # as the one inside EXIF
+        film = usual + looks  # as behind a telephone's picture
+        assert [session.preprocess(each).tolist() for each in (small, film)] == [session.preprocess(usual).tolist()] * 2
+    usual = encode(image, "PNG")
+    assert np.array_equal(session.preprocess(usual + looks), session.preprocess(usual))
 
 
 @pytest.mark.parametrize("piece", [b"\xff\xfe\0\2", b"\xff\xe1\0\x08Exif\0\0", b"\xff", b"\xff\xd0", b"\xff\0"])
@@ -102,6 +117,19 @@ def test_a_png_of_many_folded_profiles_is_refused_before_they_are_unfolded(sessi
     assert np.array_equal(session.preprocess(some), session.preprocess(usual))
     with pytest.raises(ImageTooLarge, match=f"{MAX_PROFILES + 1} colour profiles; at most {MAX_PROFILES}"):
         session.preprocess(many)
+
+
+def test_a_picture_of_odd_tags_is_decoded_without_a_word_in_the_servers_log(session: Session) -> None:
+    usual = Image.fromarray(noise(9, 9, 3))
+    tags = b"".join(struct.pack("<HHLL", tag, 3, 0xFFFF, 0) for tag in range(1000, 1050))  # longer than all of it
+    odd = encode(usual, "PNG", exif=b"II*\0\x08\0\0\0\x32\0" + tags + bytes(4))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        session.preprocess(odd)
+        assert len(told) == 50  # Pillow's
+        start_log()
+        assert np.array_equal(session.preprocess(odd), session.preprocess(encode(usual, "PNG")))
+    assert len(told) == 50
 
 
 def test_a_missing_file_is_told_how_to_make_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import io
 import struct
 import threading
+import time
 import warnings
 import zlib
 from contextlib import suppress
@@ -167,6 +168,19 @@ def test_jpeg_orientation_6_is_turned_clockwise():
     assert upright.size == (16, 32)
     assert upright.getpixel((8, 4)) == (0, 0, 0)
     assert upright.getpixel((8, 28)) == (255, 255, 255)
+
+
+def test_the_rest_of_a_turned_pictures_exif_costs_no_time():
+    field = struct.Struct("<HHL")
+    numbers = b"\1\0\0\0" * 1_000_000  # 500,000 fractions of some unknown tag
+    turned = field.pack(0x0112, 3, 1) + b"\6\0\0\0"
+    exif = b"II*\0\x08\0\0\0\2\0" + turned + field.pack(0x9999, 5, 500_000) + b"\x26\0\0\0" + bytes(4) + numbers
+    stored = Image.fromarray(np.ascontiguousarray(STORED[6])).convert("RGB")
+    data = encoded(stored, "WEBP", exif=exif, lossless=True)
+    assert len(data) > len(numbers)
+    start = time.process_time()
+    assert np.array_equal(np.asarray(read_rgb(data))[..., 0], UPRIGHT)
+    assert time.process_time() - start < 0.5
 
 
 # --- what a picture may be --------------------------------------------------------------------------------------------

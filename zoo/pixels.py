@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from zoo.errors import BadImage, ImageFormatNotAllowed, ImageTooLarge
 
@@ -19,6 +19,15 @@ Picture = Any  # str | Path | bytes | PIL.Image.Image | numpy.ndarray
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 MAX_PIXELS = 25_000_000  # width times height, read from the header before anything is decoded
 MAX_SIDE = 8192  # pixels
+TURNS = {  # what makes a picture upright, by EXIF's orientation
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def read_rgb(
@@ -106,8 +115,15 @@ def _decoded(image: Image.Image, label: str) -> Image.Image:
         raise BadImage(f"{label}: cannot be decoded ({error})") from error
 
 
+def _upright(image: Image.Image) -> Image.Image:
+    """As `ImageOps.exif_transpose`, which also writes all EXIF anew: 7 seconds of CPU and 1 GB for 10 MB of it."""
+    image.load()
+    turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return image if turn is None else image.transpose(turn)
+
+
 def _as_rgb(image: Image.Image, label: str) -> Image.Image:
-    image = ImageOps.exif_transpose(image)  # decodes, too
+    image = _upright(image)
     mode = image.mode
     if mode in ("F", "I") or (mode.startswith("I;") and not mode.startswith("I;16")):
         raise BadImage(f"{label}: pixel mode {mode} has no agreed range; convert it to 8 or 16 bits first")
