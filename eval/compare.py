@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from eval.ending import in_one_line
+from eval.command import run
 from eval.intervals import Comparison, compare
 from eval.results import read_predictions
 from zoo.errors import BadData
@@ -18,7 +18,7 @@ from zoo.errors import BadData
 def compare_files(a: Path, b: Path) -> Comparison:
     """`eval.intervals.compare` of two files. Raises BadData if they are not of the same images, CorruptFile."""
     first, second = _read(a), _read(b)
-    if first["data_sha256"].tolist() != second["data_sha256"].tolist():
+    if any(first[name].tolist() != second[name].tolist() for name in ("data_sha256", "labels")):
         raise BadData(f"{a.name} and {b.name} were not made on the same images; only such can be compared")
     if first["labels"].ndim > 1:
         raise BadData(f"{a.name} holds scores for several labels an image; only predicted classes can be compared")
@@ -58,8 +58,7 @@ def main() -> None:
         """
         print(sentence(compare_files(a, b), a.stem, b.stem))
 
-    with in_one_line("nothing was written"):
-        tyro.cli(command_line, prog="python -m eval.compare")
+    run(command_line, module="eval.compare", stopped="nothing was written")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def finetune(task: Task) -> list[Outcome]:
         "held_out": {f"{r:g}, {d:g}": score for (r, d), score in scores.items()},
     }
     protocol = f"fine-tuning, {steps} steps of {BATCH} images, rate and decay chosen on 10 % of train"
-    return [Outcome("finetune", protocol, task.metric, value, ci95, predicted, facts)]
+    return [Outcome(f"finetune-{steps}", protocol, task.metric, value, ci95, predicted, facts)]
 
 
 def train(task: Task, index: np.ndarray, schedule: Schedule, *, seed: int = 0) -> nn.Sequential:

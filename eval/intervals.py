@@ -41,9 +41,9 @@ def compare(a: np.ndarray, b: np.ndarray, labels: np.ndarray, *, seed: int = 0) 
     """Predictions a and b (n,) of the same images: paired bootstrap (1,000 resamples) and McNemar's exact test.
 
     Images are resampled, not runs: the interval says nothing about another training seed. Raises BadData if the
-    numbers of images differ.
+    numbers of images differ, or there is none.
     """
-    if not len(a) == len(b) == len(labels):
+    if not len(a) == len(b) == len(labels) > 0:
         raise BadData(f"{len(a)}, {len(b)} predictions and {len(labels)} labels; a comparison needs the same images")
     right_a, right_b = a == labels, b == labels
     only_a, only_b = int((right_a & ~right_b).sum()), int((right_b & ~right_a).sum())

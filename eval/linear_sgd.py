@@ -40,7 +40,12 @@ class Heads(NamedTuple):
 
 
 def linear_sgd(task: Task) -> list[Outcome]:
-    """13 learning rates on cached, standardised features; the best on a held-out tenth learns from all of train."""
+    """13 learning rates on cached, standardised features; the best on a held-out tenth learns from all of train.
+
+    With 1,000 images held out it was 0.7 and 1.9 points below `eval.linear.linear` (two draws of 10,000 CIFAR-100
+    images, 512 features, 10,000 test images). The best of the rates, had one known it, was 0.7 and 0.4 below; the
+    rest is that so few images took its neighbour for the best.
+    """
     refuse_one_class(task.bank.labels)
     chosen_on = held_out(task.bank.labels)
     best, facts = _choice(*_on_features(task, ~chosen_on, RATES), task, chosen_on)

@@ -98,10 +98,17 @@ class Results:
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """`predicted`, `labels`, `data_sha256`, as `Results.keep_predictions` wrote them. Raises CorruptFile."""
+    """`predicted` and `labels`, of one shape, `data_sha256`, as `Results.keep_predictions` wrote them.
+
+    Raises CorruptFile.
+    """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in ("predicted", "labels", "data_sha256")}
+            found = {name: arrays[name] for name in ("predicted", "labels", "data_sha256")}
+        shape = found["labels"].shape
+        if not all(shape) or not shape or found["predicted"].shape != shape:
+            raise ValueError(f"{found['predicted'].shape} predictions and {shape} labels")
+        return found
     except (ValueError, TypeError, KeyError, EOFError, OSError, BadZipFile) as error:
         raise CorruptFile(f"{path}: not predictions of eval.score ({error}). Delete it, and measure again") from error
 

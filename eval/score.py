@@ -21,8 +21,8 @@ with needs("eval", command=__name__ == "__main__"):
     import torch
     import tyro
 
+from eval.command import at_least_one, run
 from eval.contestants import Contestant, baselines, is_of_the_zoo, open_contestant
-from eval.ending import in_one_line
 from eval.measure import measure
 from eval.own_card import add_rows, is_ours
 from eval.protocols import expand
@@ -57,9 +57,7 @@ def score(
     pictures: draw into `out/plots`, too.
     Raises BadData, UnknownName, NoWeights, CorruptFile, ZooError.
     """
-    for flag, number in {"max_train": max_train, "max_test": max_test, "finetune_steps": finetune_steps}.items():
-        if number is not None and number < 1:
-            raise BadData(f"{flag} = {number}; at least 1 is needed")
+    at_least_one(max_train=max_train, max_test=max_test, finetune_steps=finetune_steps)
     group, results = processes or Processes(), Results(out)
     names = [models] if isinstance(models, str | Path) else list(models)
     places = data or own_data(names)
@@ -163,8 +161,7 @@ def main() -> None:
             for model in models:
                 _tell_unwritten(model)
 
-    with in_one_line("with --out FOLDER, the same command goes on from there"):
-        tyro.cli(command_line, prog="python -m eval.score")
+    run(command_line, module="eval.score", stopped="with --out FOLDER, the same command goes on from there")
 
 
 def _tell_unwritten(model: str) -> None:

@@ -19,13 +19,15 @@ from PIL import Image
 
 import eval.cache
 from eval.cache import cached_features
+from eval.compare import compare_files
 from eval.features import RawPixels
 from eval.own_card import is_ours
 from eval.protocols import PROTOCOLS
-from eval.results import Results
+from eval.results import Results, read_predictions
 from eval.score import main, score
+from zoo.ending import in_one_line
 from zoo.errors import BadData, CorruptFile, ZooError
-from zoo.files import zoo_home
+from zoo.files import new_folder, zoo_home
 from zoo.split import Split
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +50,11 @@ def fails(monkeypatch, *words: str) -> str:
         (["timm:test_resnet=", "--data", "digits"], "no such file"),
         (["random:", "--data", "digits"], "unknown backbone ''"),
         (["pixels:", "--data", "digits", "digits"], "a data set stands there twice"),
+        (
+            ["pixels:", "--data", "digits", "--data", "cifar10=x"],
+            "--data stands there twice; give all its values after",
+        ),
+        (["pixels:", "--max-train", "9", "--data", "digits", "--max_train=8"], "--max-train stands there twice"),
         (["pixels:", "--data", "=x"], "unknown data set ''"),
         (["pixels:", "--data", "digits=/nowhere"], "/nowhere: no such folder or archive"),
         (["pixels:", "--data", "digits", "--protocol", "knn,"], "unknown protocol ''"),
@@ -127,6 +134,23 @@ def test_what_was_measured_into_a_folder_before_stays_in_its_tables(tmp_path, mo
     assert Results(tmp_path).with_earlier(rows) == rows
     assert "k-NN" in (tmp_path / "report.html").read_text()
     assert "k-NN" not in capsys.readouterr().out  # printed is what was asked for
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_predictions_that_are_not_one_for_each_label_are_refused(tmp_path, shape):
+    file = tmp_path / "a.npz"
+    np.savez(file, predicted=np.zeros(shape, int), labels=np.zeros(shape[:1], int), data_sha256=np.array(["a", "b"]))
+    with pytest.raises(CorruptFile, match=r"a.npz: not predictions of eval.score \(.* predictions and .* labels\)"):
+        read_predictions(file)
+
+
+def test_predictions_with_other_labels_are_of_other_images(tmp_path):
+    for name, labels in {"a": [0, 1], "b": [0, 0]}.items():
+        np.savez(
+            tmp_path / f"{name}.npz", predicted=np.array([0, 1]), labels=np.array(labels), data_sha256=np.array("x")
+        )
+    with pytest.raises(BadData, match="not made on the same images"):
+        compare_files(tmp_path / "a.npz", tmp_path / "b.npz")
 
 
 @pytest.mark.parametrize("cut", [0, 2, 100])
@@ -237,8 +261,24 @@ def test_ctrl_c_is_one_line_and_what_was_measured_is_not_measured_again(tmp_path
     assert len(score("pixels:", out=tmp_path, **FEW)) == 1
 
 
+def test_a_job_that_is_ended_takes_along_what_is_half_written(tmp_path):
+    with pytest.raises(SystemExit) as ended, in_one_line(), new_folder(tmp_path / "features"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_user_can_mend_is_one_line_and_no_other_error_is_hidden(capsys):
+    with pytest.raises(SystemExit, match=r"^error: out of memory \(.*llocat.*\)\. Give fewer images"), in_one_line():
+        np.empty(2**58)
+    with pytest.raises(SystemExit, match=r"^error: first second$"), in_one_line():
+        raise ZooError("first\nsecond")
+    with pytest.raises(RuntimeError, match=r"^other$"), in_one_line():
+        raise RuntimeError("other")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_measurement_that_is_stopped_or_killed_goes_on_where_it_was(tmp_path, kind):
     words = ["random:r20", "--data", "digits", "--protocol", "knn,linear-moco", "--max-train", "900", "--out", "out"]
     process = started(
@@ -249,7 +289,7 @@ def test_a_measurement_that_is_stopped_or_killed_goes_on_where_it_was(tmp_path, 
         time.sleep(0.05)
     process.send_signal(kind)
     told = process.communicate(timeout=60)[1]
-    assert process.returncode == (130 if kind == signal.SIGINT else -signal.SIGKILL)
+    assert process.returncode == (-signal.SIGKILL if kind == signal.SIGKILL else 128 + kind)
     assert "Traceback" not in told
     assert kind != signal.SIGINT or "stopped; with --out FOLDER, the same command goes on from there" in told
     (first,) = rows.glob("*.json")

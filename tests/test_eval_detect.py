@@ -7,16 +7,16 @@ from PIL import Image
 from voc_folder import voc
 
 from eval.contestants import fingerprint, open_contestant
-from eval.detect import average_precision, detector, fit, mirrored, rate
-from zoo.errors import BadData
+from eval.detect import average_precision, detector, fit, main, mirrored, rate
+from zoo.errors import BadData, BadImage
 from zoo.voc import class_names, read_voc
 
 
-def test_boxes_count_from_0_and_difficult_or_empty_ones_are_left_out(tmp_path):
+def test_boxes_count_from_0_and_those_without_an_area_are_left_out(tmp_path):
     objects = [("red", 0, (11, 21, 50, 60)), ("blue", 1, (1, 1, 9, 9)), ("blue", 0, (30, 30, 29, 40))]
     (scene,) = read_voc(voc(tmp_path, {"one": objects}), "train")
-    assert scene.boxes.tolist() == [[10, 20, 50, 60]]
-    assert scene.names == ("red",)
+    assert scene.boxes.tolist() == [[10, 20, 50, 60], [0, 0, 9, 9]]
+    assert (scene.names, scene.difficult.tolist()) == (("red", "blue"), [False, True])
     assert np.asarray(Image.open(scene.image))[20:60, 10:50, 0].mean() > 230
 
 
@@ -24,9 +24,73 @@ def test_a_folder_that_is_not_voc_is_told_what_is_missing(tmp_path):
     folder = voc(tmp_path, {"one": [("red", 0, (11, 21, 50, 60))]})
     with pytest.raises(BadData, match=r"val.txt: no such list; there are \['train'\]"):
         read_voc(folder, "val")
-    (folder / "Annotations" / "one.xml").write_text("<annotation>")
-    with pytest.raises(BadData, match=r"one.xml: not an annotation"):
+
+
+BOX = "<bndbox><xmin>{}</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "told"),
+    [
+        ("<annotation>", "no element found"),
+        ("<html></html>", "it is a html"),
+        ("<?xml version='1.0' encoding='such'?><annotation/>", "unknown encoding: such"),
+        (f"<annotation><object>{BOX.format(1)}</object></annotation>", "an object without a name"),
+        ("<annotation><object><name>red</name></object></annotation>", "could not convert string to float: ''"),
+        (f"<annotation><object><name>red</name>{BOX.format('inf')}</object></annotation>", r"a box with .*\[inf, 1"),
+        (f"<annotation><object><name>red</name>{BOX.format('nan')}</object></annotation>", r"a box with .*\[nan, 1"),
+    ],
+)
+def test_an_annotation_that_is_none_is_told_with_its_name(tmp_path, annotation, told):
+    folder = voc(tmp_path, {"one": [("red", 0, (11, 21, 50, 60))]})
+    (folder / "Annotations" / "one.xml").write_text(annotation)
+    with pytest.raises(BadData, match=rf"one.xml: not an annotation \({told}"):
         read_voc(folder, "train")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"\n \n", "train.txt: lists no image"),
+        (b"one\ntwo\none\n", "train.txt: one stands there 2 times"),
+        (b"one\n\xff\n", "train.txt: not a list of images .*0xff"),
+    ],
+)
+def test_a_list_that_is_none_is_told_and_one_of_windows_is_read(tmp_path, text, told):
+    folder = voc(tmp_path, {name: [("red", 0, (11, 21, 50, 60))] for name in ("one", "two")})
+    path = folder / "ImageSets/Main/train.txt"
+    path.write_bytes(text)
+    with pytest.raises(BadData, match=told):
+        read_voc(folder, "train")
+    path.write_bytes("\ufeffone -1\r\ntwo 1\r\n".encode())
+    assert [scene.image.stem for scene in read_voc(folder, "train")] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "models = 0; at least 1 is needed"),
+        (["m", "--sides"], "sides = 0; at least 1"),
+        (["m", "--batch-size", "0"], "batch_size = 0; at least 1"),
+        (["m", "--test", "train"], "2 images are on both lists, train and train"),
+        (["m", "--test", "hard"], "hard.txt: no box to find in 1 images"),
+        (["m", "--steps", "1", "--steps", "2"], "--steps stands there twice"),
+    ],
+)
+def test_what_cannot_be_trained_or_tested_is_told_before_anything_is_trained(tmp_path, monkeypatch, words, told):
+    voc(tmp_path, {name: [("red", 0, (11, 21, 50, 60))] for name in ("one", "two")})
+    voc(tmp_path, {"three": [("red", 1, (11, 21, 50, 60))]}, split="hard")
+    words = ["eval.detect", *words, "--data", str(tmp_path), "--train", "train"]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit, match=told):
+        main()
+
+
+def test_a_picture_that_cannot_be_decoded_is_told_with_its_name(tmp_path):
+    (scene,) = read_voc(voc(tmp_path, {"one": [("red", 0, (11, 21, 50, 60))]}), "train")
+    scene.image.write_bytes(scene.image.read_bytes()[:400])
+    with pytest.raises(BadImage, match=r"one.jpg: cannot be decoded"):
+        average_precision(torch.nn.Linear(1, 1), [scene], ["red"])
 
 
 def test_mirrored_boxes_are_where_the_mirror_image_has_them():
@@ -61,22 +125,37 @@ def test_both_necks_learn_and_the_encoder_stays_as_it_was(tmp_path, neck, steps)
     assert 0 <= found["AP"] <= found["AP50"] <= 1
 
 
+class Oracle(torch.nn.Module):
+    """Answers with the boxes of the scenes, one after another, and with the labels given."""
+
+    def __init__(self, scenes, labels):
+        super().__init__()
+        self.answers, self.nothing = iter(zip(scenes, labels, strict=True)), torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, images):
+        scene, labels = next(self.answers)
+        scores = torch.linspace(1, 0.5, len(labels))
+        return [{"boxes": torch.from_numpy(scene.boxes), "labels": torch.tensor(labels), "scores": scores}]
+
+
 def test_answers_that_are_the_truth_score_1_and_a_wrong_class_scores_0(tmp_path):
     squares = {"a": [("red", 0, (11, 11, 60, 60))], "b": [("blue", 0, (31, 21, 90, 80))]}
     scenes = read_voc(voc(tmp_path, squares), "train")
 
-    class Oracle(torch.nn.Module):
-        def __init__(self, labels):
-            super().__init__()
-            self.answers, self.nothing = iter(zip(scenes, labels, strict=True)), torch.nn.Parameter(torch.zeros(1))
-
-        def forward(self, images):
-            scene, label = next(self.answers)
-            return [{"boxes": torch.from_numpy(scene.boxes), "labels": torch.tensor([label]), "scores": torch.ones(1)}]
-
     names = class_names(scenes)  # blue 1, red 2
-    assert average_precision(Oracle([2, 1]), scenes, names) == {"AP": 1, "AP50": 1, "AP75": 1}
-    assert average_precision(Oracle([1, 2]), scenes, names)["AP"] == 0
+    assert average_precision(Oracle(scenes, [[2], [1]]), scenes, names) == {"AP": 1, "AP50": 1, "AP75": 1}
+    assert average_precision(Oracle(scenes, [[1], [2]]), scenes, names)["AP"] == 0
+
+
+def test_an_answer_about_a_difficult_object_counts_neither_way(tmp_path):
+    objects = [("red", 1, (11, 11, 40, 40)), ("red", 0, (51, 51, 90, 90))]
+    scenes = read_voc(voc(tmp_path, {"a": objects}), "train")
+    assert average_precision(Oracle(scenes, [[1, 1]]), scenes, ["red"])["AP"] == 1
+    (scene,) = scenes
+    wrong = scene._replace(boxes=scene.boxes[:, [1, 0, 3, 2]] + np.float32([0, 50, 0, 50]))
+    assert average_precision(Oracle([wrong], [[1, 1]]), scenes, ["red"])["AP"] == 0
+    alone = scene._replace(boxes=scene.boxes[:1], names=("red",))
+    assert average_precision(Oracle([alone], [[1]]), scenes, ["red"])["AP"] == 0
 
 
 def test_a_backbone_without_stages_is_refused(encoder):

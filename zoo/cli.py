@@ -1,13 +1,9 @@
 """The `zoo` command: list, info, embed, keep, verify, publish, convert, serve, index."""
 
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
 
-from zoo.errors import ZooError
+from zoo.ending import in_one_line
 
 PROGRAMS = {"serve": "serve.launch", "index": "serve.index"}  # of a layer above: `zoo serve -h` is theirs to answer
 
@@ -17,44 +13,8 @@ def main() -> None:
     words = sys.argv[1:]
     if words and words[0] in PROGRAMS:
         os.execv(sys.executable, [sys.executable, "-m", PROGRAMS[words[0]], *words[1:]])
-    try:
-        with _clean_ends():
-            _run(words)
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        _show_output()
-        print("stopped", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # whoever read our output has seen enough, as in `zoo info NAME | head`
-        _show_output()
-    except (ZooError, OSError) as error:
-        _show_output()
-        sys.exit(f"error: {error}")
-
-
-@contextmanager
-def _clean_ends() -> Iterator[None]:
-    """A job that is ended, a terminal that is closed: leave as by Ctrl-C, taking along what is half-written."""
-    ours = [kind for kind in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(kind) is signal.SIG_DFL]  # not nohup's
-    for kind in ours:
-        signal.signal(kind, _stop)
-    try:
-        yield
-    finally:
-        for kind in ours:
-            signal.signal(kind, signal.SIG_DFL)
-
-
-def _stop(kind: int, _frame: object) -> NoReturn:
-    sys.exit(128 + kind)
-
-
-def _show_output() -> None:
-    """Flush what was printed, or drop it where it cannot be written: a full disk, a pipe that nobody reads."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own last flush
+    with in_one_line():
+        _run(words)
 
 
 def _run(words: list[str]) -> None:

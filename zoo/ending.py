@@ -1,0 +1,69 @@
+"""How a command ends: with its output, or with one line that says why not."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from zoo.errors import ZooError
+
+
+@contextmanager
+def in_one_line(then: str = "") -> Iterator[None]:
+    """While the block runs, a signal, or an error that a user can mend, ends the process without a traceback.
+
+    then: what to do after Ctrl-C.
+    """
+    try:
+        with _clean_ends():
+            yield
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        _show_output()
+        print(f"stopped; {then}" if then else "stopped", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # whoever read our output has seen enough, as in `zoo info NAME | head`
+        _show_output()
+    except (ZooError, OSError) as error:
+        _show_output()
+        sys.exit(f"error: {' '.join(str(error).splitlines())}")
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _show_output()
+        first = str(error).partition("\n")[0]
+        sys.exit(f"error: out of memory ({first}). Give fewer images, or end other programs")
+
+
+@contextmanager
+def _clean_ends() -> Iterator[None]:
+    """A job that is ended, a terminal that is closed: leave as by Ctrl-C, taking along what is half-written."""
+    ours = [kind for kind in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(kind) is signal.SIG_DFL]  # not nohup's
+    for kind in ours:
+        signal.signal(kind, _stop)
+    try:
+        yield
+    finally:
+        for kind in ours:
+            signal.signal(kind, signal.SIG_DFL)
+
+
+def _stop(kind: int, _frame: object) -> NoReturn:
+    sys.exit(128 + kind)
+
+
+def _show_output() -> None:
+    """Flush what was printed, or drop it where it cannot be written: a full disk, a pipe that nobody reads."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own last flush
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """torch, which the lighter commands never load, has a class for a GPU's memory alone; its words tell of both."""
+    return isinstance(error, MemoryError) or any(
+        words in str(error) for words in ("out of memory", "can't allocate memory")
+    )
