@@ -29,7 +29,11 @@ def scoreboard(cards: Iterable[Card]) -> str:
     trained = [
         f"| `{card.name}` | {_training(card)} | `{card.training['command']}` | {card.expects} |" for card in cards
     ]
-    rows = {(row["key"], row["encoder_sha256"]): row for card in cards for row in card.results}
+    rows = {
+        (row["key"], row["encoder_sha256"]): row | {"by_temperature": {}}  # the best of each is for its own results.md
+        for card in cards
+        for row in card.results
+    }
     return "\n\n".join(["\n".join([heads, *trained]), markdown(list(rows.values()))])
 
 
