@@ -249,7 +249,7 @@ def test_a_launcher_that_starts_one_process_where_several_were_asked_for_is_foun
     """As accelerate's with `--cpu --num_processes 2`, or a file that says MULTI_CPU: this is all that it leaves."""
     monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    with pytest.raises(ZooError, match=r"would train as one of 1: .* only with --multi_gpu"):
+    with pytest.raises(ZooError, match=r"would work as one of 1: .* only with --multi_gpu"):
         pretrain(recipe, out=tmp_path / "run", limit=64)
     assert not (tmp_path / "run").exists()
 
