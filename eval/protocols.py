@@ -27,7 +27,7 @@ class Protocol:
 PROTOCOLS: dict[str, Protocol] = {
     "knn": Protocol(knn, 1),
     "linear": Protocol(linear, 3, several_labels=True),
-    "linear-sgd": Protocol(linear_sgd, 3),
+    "linear-sgd": Protocol(linear_sgd, 4),
     "linear-augmented": Protocol(linear_augmented, 2, trains_on_images=True),
     "linear-moco": Protocol(linear_moco, 2, trains_on_images=True),
     "ridge": Protocol(ridge, 2),

@@ -6,7 +6,7 @@ import reference
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from eval.features import Features, RawPixels, extract
+from eval.features import BATCH, Features, RawPixels, batch_of, extract
 from eval.intervals import wilson
 from eval.knn import KS, knn, knn_predict
 from eval.metrics import accuracy
@@ -132,6 +132,12 @@ def test_features_do_not_depend_on_the_batch_size(tiny_run):
     split = open_split("digits", "test").sample(50)
     one, many = extract(encoder, split, batch_size=1), extract(encoder, split, batch_size=64)
     assert np.abs(one.rows - many.rows).max() <= 1e-5 * np.abs(many.rows).max()
+
+
+def test_a_batch_of_large_images_has_no_more_pixels_than_one_of_96_px():
+    assert [batch_of(size) for size in (8, 32, 96)] == [BATCH] * 3
+    assert batch_of(224) == 47  # 47 * 224^2 <= 256 * 96^2 < 48 * 224^2
+    assert batch_of(10_000) == 1
 
 
 def test_wilson_intervals_are_the_known_ones():

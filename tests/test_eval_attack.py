@@ -277,6 +277,7 @@ def test_output_that_nobody_takes_ends_without_a_traceback_and_the_files_are_the
     assert (tmp_path / "out" / "results.md").is_file()
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_while_pictures_are_drawn_costs_no_row(tmp_path):
     score("pixels:", out=tmp_path, **FEW)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
