@@ -46,8 +46,8 @@ def reproduce(name: str = CHEAPEST, *, data: Path | None = None, out: Path = Pat
 
 
 def beside(shipped: Card, again: Card) -> str:
-    """The rows of both as one table."""
-    rows = [row for row in shipped.results if row["key"].startswith(f"{PROTOCOL}/")]
+    """The rows of both on their own data set as one table."""
+    rows = [row for row in shipped.results if row["key"].startswith(f"{PROTOCOL}/{shipped.dataset}/")]
     mine = [row | {"encoder": f"{row['encoder']}, again"} for row in again.accuracies]
     return markdown(rows + mine)
 

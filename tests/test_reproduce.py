@@ -1,19 +1,20 @@
 """`make reproduce`: a checkpoint of the package, trained and measured again."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from reproduce import equal_weights, reproduce
+from reproduce import beside, equal_weights, reproduce
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from zoo.card import Card
 from zoo.encoder import Encoder, save_encoder
 from zoo.errors import CorruptFile, NoWeights
 from zoo.inside import keep_inside
-from zoo.store import WEIGHTS
+from zoo.store import INSIDE, WEIGHTS, read_card
 
 
 @pytest.fixture
@@ -33,6 +34,15 @@ def test_weights_are_the_same_or_not_as_they_were_before_rounding(
     key = "backbone.conv1.weight"
     save_file(tensors | {key: tensors[key] + np.float32(0.01)}, tmp_path / "run" / WEIGHTS)
     assert not equal_weights(tmp_path / "run", folder)
+
+
+def test_the_row_of_the_package_and_the_new_one_stand_in_one_table_without_other_data_sets():
+    shipped = read_card(INSIDE / "simco-r20-cifar100")
+    row = next(row for row in shipped.results if row["key"].startswith("knn/cifar100/simco"))
+    text = beside(shipped, replace(shipped, results=(row | {"value": 0.25},)))
+    assert "| simco-r20-cifar100 | 64 | 32.37 [" in text
+    assert "| simco-r20-cifar100, again | 64 | 25.00 [" in text
+    assert "signdigits" not in text
 
 
 def test_a_name_without_weights_inside_is_an_error(inside: Path):
