@@ -123,9 +123,30 @@ def test_batches_from_disk_are_the_same_from_the_middle_on_and_with_any_number_o
     whole = list(batches(shards, views, first=0, last=20, batch_size=8, workers=1))
     later = list(batches(shards, views, first=13, last=20, batch_size=8, workers=3))
     assert len(whole) == 20
-    assert all(torch.equal(a, b) for a, b in zip(whole[13:], later, strict=True))
+    assert all(torch.equal(a.pixels, b.pixels) for a, b in zip(whole[13:], later, strict=True))
     half = list(batches(shards, views, first=13, last=20, batch_size=8, rank=1, world=2, workers=2))
-    assert all(torch.equal(a[4:], b) for a, b in zip(later, half, strict=True))
+    assert all(torch.equal(a.pixels[4:], b.pixels) for a, b in zip(later, half, strict=True))
+
+
+@pytest.mark.parametrize(("unit", "size"), [(1, 7), (2, 6), (4, 4)])
+def test_an_image_that_cannot_be_decoded_shortens_its_batch_to_a_multiple_and_none_comes_twice(tmp_path, unit, size):
+    for i in range(24):
+        picture(i).save(tmp_path / f"{i:02d}.png")
+    (tmp_path / "05.png").write_bytes(b"not a picture")
+    shards = open_shards("cifar10", "train", f"folder:{tmp_path}")
+    whole = replace(PLAIN, crop_area=(1, 1), crop_ratio=(1, 1), flip=0)
+    flags = {"first": 0, "last": 3, "batch_size": 8, "unit": unit}
+    if size < 2 * unit:
+        with pytest.raises(BadData, match=r"1 of the 8 images .*05\.png: .*only 4 could be trained on.*--batch-size"):
+            list(batches(shards, Views(whole, whole, size=32, seed=1), **flags))
+        return
+    steps = list(batches(shards, Views(whole, whole, size=32, seed=1), **flags))
+    assert sorted(len(step.rows) for step in steps) == [size, 8, 8]
+    rows = np.concatenate([step.rows for step in steps])
+    assert len(set(rows.tolist())) == 16 + size
+    assert 5 not in rows
+    for index, pixels in zip(rows, torch.cat([step.pixels[:, 0] for step in steps]), strict=True):
+        assert np.array_equal(pixels.permute(1, 2, 0), picture(int(index)))
 
 
 def test_a_run_streamed_from_shards_goes_on_from_the_middle_of_an_epoch(parquet, tmp_path, monkeypatch):
@@ -229,8 +250,12 @@ def test_a_data_set_of_broken_files_is_refused(tmp_path):
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(b"no")
     shards = open_shards("cifar10", "train", f"folder:{tmp_path}")
-    with pytest.raises(BadData, match=r"3 images one after another cannot be decoded, the last: 0\.png"):
-        shards.picture(1)
+    assert shards.picture(1) is None
+    assert list(shards.skipped) == ["1.png"]
+    with pytest.raises(BadData, match=r"none of 3 images can be decoded, such as .*1\.png: "):
+        shards.decoded(32)
+    with pytest.raises(BadData, match=r"2 of the 2 images that a process has of one batch cannot be decoded \(.*\.png"):
+        next(batches(shards, Views(PLAIN, PLAIN, size=32, seed=0), first=0, last=1, batch_size=2))
 
 
 def test_what_cannot_be_read_says_what_can(tmp_path):
@@ -257,7 +282,7 @@ def test_cifar100_shards_read_by_two_processes_and_two_threads_give_every_image_
     assert np.array_equal(np.sort(rows), np.arange(50_000))
     views = Views(replace(PLAIN, crop_area=(1, 1), crop_ratio=(1, 1), flip=0), PLAIN, size=32, seed=0)
     for rank in (0, 1):
-        share = next(batches(shards, views, first=3, last=4, batch_size=200, rank=rank, world=2, workers=2))
+        share = next(batches(shards, views, first=3, last=4, batch_size=200, rank=rank, world=2, workers=2)).pixels
         mine = share_of(shards, 3, 200, 0, rank, 2)
         for cut, index in zip(share[:20, 0], mine, strict=False):
             assert np.array_equal(cut.permute(1, 2, 0).numpy(), np.asarray(shards.picture(int(index))))
@@ -292,7 +317,10 @@ def test_cifar100_streamed_by_two_ranks_and_two_workers_each_comes_whole_and_goe
             batches(shards, views, first=first, last=12, batch_size=100, rank=rank, world=2, workers=2)
             for rank in (0, 1)
         ]
-        steps = [torch.cat(parts)[:, 0].permute(0, 2, 3, 1).numpy() for parts in zip(*ranks, strict=True)]
+        steps = [
+            torch.cat([part.pixels for part in parts])[:, 0].permute(0, 2, 3, 1).numpy()
+            for parts in zip(*ranks, strict=True)
+        ]
         return [image.tobytes() for step in steps for image in step]
 
     epoch = streamed(0)
@@ -301,5 +329,6 @@ def test_cifar100_streamed_by_two_ranks_and_two_workers_each_comes_whole_and_goe
 
 
 def test_images_to_look_at_fit_their_memory(mine):
-    look_at = images_to_look_at(open_shards("cifar10", "train", f"folder:{mine}"), 224)
-    assert look_at.pixels.shape == (20, 224, 224, 3)
+    look_at, rows = images_to_look_at(open_shards("cifar10", "train", f"folder:{mine}"), 224)
+    assert look_at.pixels.shape == (18, 224, 224, 3)
+    assert len(set(rows.tolist())) == 18

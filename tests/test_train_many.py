@@ -132,21 +132,25 @@ def test_accelerate_launch_trains_two_processes_on_all_of_cifar100_once_an_epoch
         assert Counter(chain(*steps[100 * epoch : 100 * epoch + 100])) == pictures
 
 
-def test_what_any_process_cannot_decode_is_told_once_by_the_main_one(tmp_path):
+def test_what_any_process_cannot_decode_shortens_the_batch_of_all_and_is_told_once_by_the_main_one(tmp_path):
     """Here what stands in the other one's half of the first batch, and SIGTERM comes before the main one reads it."""
-    mine, run = tmp_path / "mine", tmp_path / "run"
+    mine, run, life, policy = tmp_path / "mine", tmp_path / "run", tmp_path / "seen", ViewPolicy(**WHOLE)
     mine.mkdir()
-    for i in range(40):
+    for i in range(48):
         picture(i).save(mine / f"{i:02d}.png")
-    flags = {"data": f"folder:{mine}", "changes": {"batch_size": 8, "epochs": 1}}
+    changes = {"batch_size": 16, "epochs": 1, "view1": policy, "view2": policy}
+    flags = {"data": f"folder:{mine}", "changes": changes}
     images = open_shards("digits", "train", flags["data"])
-    broken = share_of(images, 0, 8, recipe_of("simco").seed, rank=1, world=2)[:3]
+    broken = share_of(images, 0, 16, recipe_of("simco").seed, rank=1, world=2)[:3]
     names = [str(mine / f"{i:02d}.png") for i in broken]
     for name in names:
         Path(name).write_bytes(b"not a picture")
-    assert train_in_pair(run, seen=[tmp_path / "seen", 2, signal.SIGTERM], **flags) == (143, 143), text_of(run)
+    assert train_in_pair(run, seen=[life, 1, signal.SIGTERM], **flags) == (143, 143), text_of(run)
+    steps, left = trained_on([life]), {whole_view(picture(i)) for i in range(48) if i not in broken}
+    assert [len(step) for step in steps] == [10, 16]
+    assert len(set(chain(*steps)) & left) == 26
     assert "cannot be decoded" not in text_of(run, 1)
     (told,) = (line for line in text_of(run).splitlines() if "cannot be decoded" in line)
-    assert "3 of 40 images" in told
+    assert "3 of 48 images" in told
     assert [told.count(name) for name in names] == [1, 1, 1]
     assert {line.split(":")[0] for line in (run / "skipped.txt").read_text().splitlines()} == set(names)

@@ -24,6 +24,7 @@ from train.recipe import differences, find_recipe
 from train.run_log import RunLog, read_log
 from train.stopping import told_in_one_line
 from zoo.errors import BadData, BadNumber, CorruptFile, UnknownName, ZooError
+from zoo.processes import check_launch
 from zoo.store import read_card, sha256
 
 ROOT = Path(__file__).parents[1]
@@ -249,9 +250,14 @@ def test_a_launcher_that_starts_one_process_where_several_were_asked_for_is_foun
     """As accelerate's with `--cpu --num_processes 2`, or a file that says MULTI_CPU: this is all that it leaves."""
     monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    with pytest.raises(ZooError, match=r"would work as one of 1: .* only with --multi_gpu"):
+    check_launch(1)  # somebody's own: the launcher sets both
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    with pytest.raises(ZooError, match=r"several .* would work as one of 1: .* only with --multi_gpu"):
         pretrain(recipe, out=tmp_path / "run", limit=64)
     assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ZooError, match=r"2 processes were asked for, and this one would work as one of 1: "):
+        check_launch(1)
 
 
 class _Counter(Method):
@@ -357,7 +363,7 @@ def test_every_epoch_sees_every_image_once_in_an_order_of_its_own():
 
     def numbers(first, last, **share):
         found = batches(images, views, first=first, last=last, batch_size=16, **share)
-        return [batch[:, 0, 0, 0].tolist() for batch in found]
+        return [batch.pixels[:, 0, 0, 0].tolist() for batch in found]
 
     epochs = [numbers(0, 4), numbers(4, 8)]
     flat = [[i for batch in epoch for i in batch] for epoch in epochs]

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from train.batches import images_to_look_at, rows_to_look_at
+from train.batches import images_to_look_at
 from train.monitor import held_out, held_out_features, look_at
 from train.probe import MOMENTUM, RATE, OnlineProbe, probe_beside
 from train.recipe import find_recipe
@@ -65,7 +65,7 @@ def test_the_encoder_of_a_run_with_labels_is_the_one_without_bit_for_bit(digits:
         torch.manual_seed(0)
         recipe = replace(find_recipe("simmoco-r18-cifar100"), name="simmoco-r20-digits")
         method = recipe.method(new_encoder(recipe.name))
-        probe = probe_beside(method, split)
+        probe = probe_beside(method, split, np.arange(240))
         optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
         for step in range(3):
             outcome = method(*torch.rand(2, 16, 3, 8, 8, generator=torch.Generator().manual_seed(step)))
@@ -87,7 +87,7 @@ def test_the_probe_never_sees_the_labels_of_held_out_images_and_learns_to_name_t
     recipe = find_recipe("simco-r20-digits")
     torch.manual_seed(0)
     method = recipe.method(new_encoder(recipe.name))
-    probe = probe_beside(method, digits)
+    probe = probe_beside(method, digits, np.arange(240))
     hidden = np.flatnonzero(probe.labels < 0)
     assert set(hidden) == set(np.flatnonzero(held_out(240)))
     features = look_at(method.encoder, digits)
@@ -101,10 +101,9 @@ def test_the_probe_never_sees_the_labels_of_held_out_images_and_learns_to_name_t
     assert probe.accuracy(held_out_features(look_at(method.encoder, digits))) > 0.5
 
 
-def test_the_rows_that_we_look_at_are_those_of_the_images_that_we_look_at(
-    monkeypatch: pytest.MonkeyPatch, digits: Split
-):
+def test_the_images_that_we_look_at_come_with_their_indices(monkeypatch: pytest.MonkeyPatch, digits: Split):
     monkeypatch.setattr("train.batches.LOOK", 50)
-    rows = rows_to_look_at(digits, 8)
+    look_at, rows = images_to_look_at(digits, 8)
     assert len(rows) == 50
-    assert np.array_equal(images_to_look_at(digits, 8).pixels, digits.pixels[rows])
+    assert np.array_equal(look_at.pixels, digits.pixels[rows])
+    assert np.array_equal(look_at.labels, digits.labels[rows])

@@ -195,7 +195,7 @@ def test_a_run_that_leaks_is_warned_once_and_goes_on_knowing_its_best(run, tmp_p
     split = open_split("digits", "train").sample(600)
     folder.mkdir()
     (folder / "log.jsonl").write_text('{"step": 1, "knn_held_out": 1.0}\n')
-    with Watch(folder, replace(recipe, batch_size=32), method, split, step=1, total=3, knn_every=1) as watch:
+    with Watch(folder, replace(recipe, batch_size=32), method, split, split, step=1, total=3, knn_every=1) as watch:
         for step in (2, 3):
             watch.step(Step(torch.zeros(()), (), {"pretext_accuracy": torch.ones(())}))
             watch.look(step, float(step), loss=torch.zeros(()), learning_rate=0.1)
@@ -210,7 +210,7 @@ def test_a_queue_beyond_half_the_data_set_and_the_age_of_its_keys_are_told_befor
     method = recipe.method(new_encoder(recipe.name))
     split = open_split("digits", "train").sample(128)
     for images, said in ((split, 1), (split.sample(96), 1), (open_split("digits", "train"), 0)):
-        with Watch(tmp_path, recipe, method, images, step=0, total=8, knn_every=0):
+        with Watch(tmp_path, recipe, method, images, images, step=0, total=8, knn_every=0):
             pass
         told = capsys.readouterr().out
         assert told.count("warning: a queue of 96 keys") == said, len(images)
@@ -261,7 +261,7 @@ def test_a_broken_loss_names_the_tensor_and_saves_the_batch(tmp_path):
 
     again = Views(recipe.view1, recipe.view2, size=8, seed=recipe.seed)
     images = open_split("digits", "train").sample(128)
-    (pixels,) = batches(images, again, first=step - 1, last=step, batch_size=32)
+    ((_, pixels),) = batches(images, again, first=step - 1, last=step, batch_size=32)
     assert torch.equal(again(pixels, step - 1)[0], views["view1"])  # the batch can be made again from its step
 
 
@@ -298,7 +298,7 @@ def test_skipped_images_are_counted_five_of_them_named_and_all_kept_in_a_file(tm
     lines = [f"{i}.png: broken" for i in range(9)]
     split = open_split("digits", "test")
     for lot in (lines[:7], lines[:3] + lines[7:]):
-        with Watch(tmp_path, recipe, method, replace(split, skipped=tuple(lot)), **size):
+        with Watch(tmp_path, recipe, method, replace(split, skipped=tuple(lot)), split, **size):
             pass
     told = capsys.readouterr().out
     assert "7 of 359 images cannot be decoded and are left out: 0.png: broken; 1.png: broken; 2.png" in told

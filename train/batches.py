@@ -6,11 +6,12 @@ seen, and nothing needs to be saved of a half-read shard or a shuffle buffer.
 
 import math
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,17 +41,13 @@ def open_images(name: str, data: Path | None, *, stream: bool, limit: int | None
     return open_shards(name, "train", data).sample(limit)
 
 
-def images_to_look_at(images: Split | Shards, image_size: int) -> Split:
-    """Some train images in memory, always the same ones, to see with how well the encoder does."""
-    if isinstance(images, Split):
-        return images.sample(LOOK)
-    return images.sample(_most_to_look_at(image_size)).decoded(image_size)
-
-
-def rows_to_look_at(images: Split | Shards, image_size: int) -> np.ndarray:
-    """Indices of the images that `images_to_look_at` takes, in its order."""
+def images_to_look_at(images: Split | Shards, image_size: int) -> tuple[Split, np.ndarray]:
+    """Some train images in memory, always the same ones, to see with how well the encoder does, and their indices."""
     numbered = replace(images, labels=np.arange(len(images)))
-    return numbered.sample(LOOK if isinstance(images, Split) else _most_to_look_at(image_size)).labels
+    if isinstance(numbered, Shards):
+        numbered = numbered.sample(_most_to_look_at(image_size)).decoded(image_size)
+    some = numbered.sample(LOOK)
+    return replace(some, labels=images.labels[some.labels]), some.labels
 
 
 def _most_to_look_at(image_size: int) -> int:
@@ -66,6 +63,13 @@ def steps_in_epoch(images: int, batch_size: int, world: int) -> int:
     return images // batch_size
 
 
+class Batch(NamedTuple):
+    """What one step trains on."""
+
+    rows: np.ndarray  # (N,) indices of the images of all processes, in the order of ranks
+    pixels: Tensor  # uint8, of this process: (B, 3, H, W) from memory, (B, 2, 3, size, size) from disk
+
+
 def batches(
     images: Split | Shards,
     views: Views,
@@ -76,32 +80,70 @@ def batches(
     rank: int = 0,
     world: int = 1,
     workers: int = 1,
-) -> Generator[Tensor]:
-    """This process's share of the batches of steps first .. last - 1, as `Views` takes them, uint8.
+    unit: int = 1,
+) -> Generator[Batch]:
+    """The batches of steps first .. last - 1, with this process's share of the pixels as `Views` takes them.
 
-    (B, 3, H, W) from memory. From disk: (B, 2, 3, size, size), decoded and cut by `workers` threads, AHEAD batches
-    before they are asked for (Pillow decodes outside Python's lock).
+    From disk they come decoded and cut by `workers` threads, AHEAD batches before they are asked for (Pillow decodes
+    outside Python's lock). An image that cannot be decoded is left out and shortens its batch, on all processes alike
+    and to a multiple of `unit`. Raises BadData if fewer than 2 of these are left.
     """
     if isinstance(images, Split):
         for step in range(first, last):
-            rows = share_of(images, step, batch_size, views.seed, rank, world)
-            yield torch.from_numpy(images.pixels[rows]).permute(0, 3, 1, 2)
+            rows = share_of(images, step, batch_size, views.seed, rank=0, world=1)
+            mine = share_of(images, step, batch_size, views.seed, rank, world)
+            yield Batch(rows, torch.from_numpy(images.pixels[mine]).permute(0, 3, 1, 2))
         return
 
-    def cut(index: int, step: int, row: int) -> np.ndarray:
-        return views.cut(images.picture(index), step, row, batch_size)
+    def cut(index: int, step: int, row: int) -> np.ndarray | None:
+        picture = images.picture(index)
+        return views.cut(picture, step, row, batch_size) if picture else None
 
-    pool, waiting = ThreadPoolExecutor(workers, "decode"), deque[list[Future[np.ndarray]]]()
+    meet, share = meeting(world), batch_size // world
+    pool, waiting = ThreadPoolExecutor(workers, "decode"), deque[dict[int, Future[np.ndarray | None]]]()
     try:
         for step in range(first, last + AHEAD):
             if step < last:
-                rows = share_of(images, step, batch_size, views.seed, rank, world)
-                row = rank * (batch_size // world)
-                waiting.append([pool.submit(cut, int(i), step, row + nth) for nth, i in enumerate(rows)])
+                mine = share_of(images, step, batch_size, views.seed, rank, world).tolist()
+                waiting.append({i: pool.submit(cut, i, step, row) for row, i in enumerate(mine, rank * share)})
             if step >= min(first + AHEAD, last) and waiting:
-                yield torch.from_numpy(np.stack([future.result() for future in waiting.popleft()]))
+                crops = {i: crop for i, ahead in waiting.popleft().items() if (crop := ahead.result()) is not None}
+                everywhere = meet(list(crops))
+                n = _in_each(everywhere, share=share, unit=unit, skipped=images.skipped)
+                rows = np.concatenate([found[:n] for found in everywhere])
+                yield Batch(rows, torch.from_numpy(np.stack(list(crops.values())[:n])))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def meeting(world: int) -> Callable[[list[int]], list[list[int]]]:
+    """A question on the CPU that all processes ask at once: each tells its own and hears all, in the order of ranks."""
+    if world == 1 or not dist.is_initialized():
+        return lambda mine: [mine]
+    group: Any = dist.new_group(backend="gloo")
+
+    def ask(mine: list[int]) -> list[list[int]]:
+        found: list[list[int]] = [[]] * world
+        dist.all_gather_object(found, mine, group=group)
+        return found
+
+    return ask
+
+
+def _in_each(everywhere: list[list[int]], *, share: int, unit: int, skipped: dict[str, str]) -> int:
+    """Images that every process trains on, where these could be decoded of `share` each: equally many."""
+    least = min(map(len, everywhere))
+    if least == share:
+        return share
+    n = least // unit * unit
+    if n < 2 * unit:
+        told = "; ".join(f"{name}: {reason}" for name, reason in list(skipped.items())[-1:])
+        raise BadData(
+            f"{share - least} of the {share} images that a process has of one batch cannot be decoded"
+            f"{f' ({told})' if told else ''}, and only {n} could be trained on. Mend or remove such files, or choose "
+            "a larger --batch-size"
+        )
+    return n
 
 
 def share_of(images: Split | Shards, step: int, batch_size: int, seed: int, rank: int, world: int) -> np.ndarray:

@@ -44,6 +44,11 @@ def with_batchnorm(module: Module, name: BatchNormName) -> Module:
     return module
 
 
+def least_unit(module: nn.Module) -> int:
+    """What the number of images that go through `module` at a time has to be a multiple of."""
+    return GROUPS if any(isinstance(part, SplitBatchNorm) for part in module.modules()) else 1
+
+
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):
     """What both share: running statistics that follow given ones."""
 

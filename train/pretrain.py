@@ -20,7 +20,8 @@ with needs("train", command=__name__ == "__main__"):
     from accelerate import Accelerator, PartialState
     from torch import Tensor
 
-from train.batches import batches, open_images, share_of, share_what_is_skipped, steps_in_epoch
+from train.batches import batches, images_to_look_at, open_images, share_what_is_skipped, steps_in_epoch
+from train.batchnorm import least_unit
 from train.gradcache import cached_backward
 from train.method import Method, Step
 from train.monitor import check_finite
@@ -73,7 +74,7 @@ def pretrain(
     images = open_images(parse_name(recipe.name).dataset, data, stream=stream, limit=limit)
     batch_size, steps_per_epoch = recipe.batch_size, steps_in_epoch(len(images), recipe.batch_size, world)
     total = recipe.epochs * steps_per_epoch
-    method, probe, optimizer = _untrained(recipe, images, device)
+    method, probe, look_at, optimizer = _untrained(recipe, images, device)
     views = _views(recipe, method.encoder.image_size, steps_per_epoch)
 
     with only_run_in(folder, main=main):
@@ -86,22 +87,22 @@ def pretrain(
         model, optimizer = accelerator.prepare(method, optimizer)
         first, stopping = progress.step, False
         share: Any = {"batch_size": batch_size, "rank": rank, "world": world, "workers": workers}
-        loader = batches(images, views, first=first, last=total, **share)
+        chunks = _chunks(batch_size // world, chunk)
+        loader = batches(images, views, first=first, last=total, unit=chunks * least_unit(method), **share)
         seen_from: Any = {"step": first, "total": total, "knn_every": knn_every, "probe": probe, "data": data}
         with (
-            Watch(folder, recipe, method, images, **seen_from) if main else nullcontext() as watch,
+            Watch(folder, recipe, method, images, look_at, **seen_from) if main else nullcontext() as watch,
             stop_requests() as stop_asked,
             closing(loader),
         ):
-            for step, pixels in enumerate(loader, first):
+            for step, (rows, pixels) in enumerate(loader, first):
                 done, epoch = step + 1, (step + 1) / steps_per_epoch
                 look = done % LOG_EVERY == 0 or epoch.is_integer() or done == 1
                 learning_rate = _set_learning_rate(optimizer, recipe, step / steps_per_epoch)
 
                 view1, view2 = views(_on(device, pixels), step, rank, world)  # aug(x), twice
-                rows = share_of(images, step, batch_size, recipe.seed, rank=0, world=1)  # of all processes
                 method.before_step(torch.from_numpy(rows).to(device))
-                outcome = _backward(accelerator, model, method, view1, view2, chunk)  # queries, keys, loss, gradients
+                outcome = _backward(accelerator, model, method, view1, view2, chunks)  # queries, keys, loss, gradients
                 if watch:
                     watch.step(outcome)
                 if look or device.type == "cpu":  # elsewhere the question would wait for the device
@@ -110,7 +111,8 @@ def pretrain(
                 optimizer.zero_grad()
                 method.after_step(outcome, done / total)  # momentum update of the key encoder; enqueue, dequeue
                 if probe:
-                    probe.learn(rows, rate=learning_rate / (recipe.peak_learning_rate or 1), chunk=chunk or len(view1))
+                    rate = learning_rate / (recipe.peak_learning_rate or 1)
+                    probe.learn(rows, rate=rate, chunk=len(view1) // chunks)
 
                 if look:
                     share_what_is_skipped(images)
@@ -161,15 +163,17 @@ def _accelerator() -> Accelerator:
 
 def _untrained(
     recipe: Recipe, images: Split | Shards, device: torch.device
-) -> tuple[Method, OnlineProbe | None, torch.optim.Optimizer]:
-    """The recipe's method on the device, as its seed makes it, the probe that learns beside it, and its optimiser."""
+) -> tuple[Method, OnlineProbe | None, Split, torch.optim.Optimizer]:
+    """The recipe's method on the device, as its seed makes it, the probe that learns beside it, the images that tell
+    how well it does, and its optimiser."""
     torch.manual_seed(recipe.seed)
     method = recipe.method(new_encoder(recipe.name))
     method.prepare(len(images))
-    probe = probe_beside(method, images)
+    look_at, rows = images_to_look_at(images, method.encoder.image_size)
+    probe = probe_beside(method, images, rows)
     method = method.to(device).to(memory_format=torch.channels_last)
     numbers = {"lr": recipe.peak_learning_rate, "momentum": recipe.momentum, "weight_decay": recipe.weight_decay}
-    return method, probe, make_optimizer(recipe.optimizer, method, **numbers)
+    return method, probe, look_at, make_optimizer(recipe.optimizer, method, **numbers)
 
 
 def _views(recipe: Recipe, image_size: int, steps_per_epoch: int) -> Views:
@@ -181,6 +185,13 @@ def _views(recipe: Recipe, image_size: int, steps_per_epoch: int) -> Views:
     return Views(recipe.view1, recipe.view2, size=size, seed=recipe.seed)
 
 
+def _chunks(share: int, chunk: int) -> int:
+    """In how many parts `share` images go through the encoder. Raises BadNumber if `chunk` does not divide them."""
+    if chunk and share % chunk:
+        raise BadNumber(f"--chunk {chunk} does not divide the {share} images of each process in a batch")
+    return share // (chunk or share)
+
+
 def _on(device: torch.device, pixels: Tensor) -> Tensor:
     """The pixels on the device; the copy to a GPU runs beside what was asked for before."""
     if device.type == "cuda":
@@ -189,12 +200,12 @@ def _on(device: torch.device, pixels: Tensor) -> Tensor:
 
 
 def _backward(
-    accelerator: Accelerator, model: torch.nn.Module, method: Method, view1: Tensor, view2: Tensor, chunk: int
+    accelerator: Accelerator, model: torch.nn.Module, method: Method, view1: Tensor, view2: Tensor, chunks: int
 ) -> Step:
-    """Gradients of the batch's loss, in one pass or `chunk` images at a time."""
-    if chunk:
+    """Gradients of the batch's loss, in one pass or in equal chunks."""
+    if chunks > 1:
         how = {"backward": accelerator.backward, "autocast": accelerator.autocast}
-        return cached_backward(method, view1, view2, chunk=chunk, **how)
+        return cached_backward(method, view1, view2, chunk=len(view1) // chunks, **how)
     outcome: Step = model(view1, view2)
     accelerator.backward(outcome.loss)
     return outcome

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from eval.features import Features
 from eval.metrics import accuracy
-from train.batches import rows_to_look_at
 from train.gather import gather_rows, world_size
 from train.method import Method
 from train.monitor import held_out
@@ -87,10 +86,12 @@ def _in_order_of(labels: np.ndarray, *, views: int, chunk: int) -> Tensor:
     return torch.from_numpy(labels).view(world_size(), -1, 1, chunk).expand(-1, -1, views, -1).flatten()
 
 
-def probe_beside(method: Method, images: Split | Shards) -> OnlineProbe | None:
-    """A probe that learns with `method`, as its child `probe`, if there are labels but those that we look at."""
-    labels, look = images.labels.copy(), rows_to_look_at(images, method.encoder.image_size)
-    look = look[labels[look] >= 0]
+def probe_beside(method: Method, images: Split | Shards, looked_at: np.ndarray) -> OnlineProbe | None:
+    """A probe that learns with `method`, as its child `probe`, if there are labels but those that we look at.
+
+    looked_at: indices of the images that tell how well it does.
+    """
+    labels, look = images.labels.copy(), looked_at[images.labels[looked_at] >= 0]
     labels[look[held_out(len(look))]] = -1
     if labels.max() < 0:
         return None

@@ -1,6 +1,5 @@
 """What the main process sees and says of a training: the bar, the log, alarms, and the page at the end."""
 
-from functools import cached_property
 from pathlib import Path
 from typing import final
 
@@ -8,7 +7,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.features import extract
-from train.batches import batches, images_to_look_at, what_is_skipped
+from train.batches import batches, what_is_skipped
 from train.method import Method, Step
 from train.monitor import (
     EveryStep,
@@ -44,6 +43,7 @@ class Watch:
         recipe: Recipe,
         method: Method,
         images: Split | Shards,
+        look_at: Split,
         *,
         step: int,
         total: int,
@@ -51,8 +51,8 @@ class Watch:
         probe: OnlineProbe | None = None,
         data: Path | None = None,
     ) -> None:
-        """probe: learns beside the method. data: where the images are, for the test split beside them."""
-        self._probe, self._data = probe, data
+        """look_at: some of the images. probe: learns beside the method. data: for the test split beside the images."""
+        self._probe, self._data, self._look_at = probe, data, look_at
         self._folder, self._recipe, self._method, self._images = folder, recipe, method, images
         self._first, self._total, self._knn_every = step, total, knn_every
         self._warned, self._said = set[str](), 0
@@ -98,13 +98,9 @@ class Watch:
             return
         method, recipe, size = self._method, self._recipe, self._method.encoder.image_size
         views = Views(recipe.view1, recipe.view2, size=size, seed=recipe.seed)
-        pixels = next(batches(self._images, views, first=0, last=1, batch_size=recipe.batch_size))
+        pixels = next(batches(self._images, views, first=0, last=1, batch_size=recipe.batch_size)).pixels
         seen = online_spectrum(method.encoder, self._look_at)
         write_report(self._folder, method.loss_range(recipe.batch_size), seen, *views(pixels, 0))
-
-    @cached_property
-    def _look_at(self) -> Split:
-        return images_to_look_at(self._images, self._method.encoder.image_size)
 
     def _description(self, loss: float, learning_rate: float) -> str:
         """`loss 4.101 (start 5.545, floor 0.993)  lr 0.0300  812 images/s`, before the bar."""

@@ -10,10 +10,11 @@ def check_launch(processes: int) -> None:
 
     processes: as accelerate counts them in this one.
     """
-    asked = int(os.environ.get("WORLD_SIZE", 1))
-    alone = "WORLD_SIZE" not in os.environ and {"MASTER_ADDR", "ACCELERATE_USE_CPU"} <= os.environ.keys()
-    if asked != processes or (alone and processes == 1):
+    launched = {"ACCELERATE_USE_CPU", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+    asked = os.environ.get("WORLD_SIZE", "several" if launched else "1")
+    if asked != str(processes):
         raise ZooError(
-            f"several processes were asked for, and this one would work as one of {processes}: accelerate launches "
-            "them on a CPU only with --multi_gpu or distributed_type: MULTI_GPU, and without --cpu"
+            f"{asked} processes were asked for, and this one would work as one of {processes}: accelerate launches "
+            "several on a CPU only with --multi_gpu or distributed_type: MULTI_GPU, and without --cpu. If one is "
+            "meant, unset WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
         )

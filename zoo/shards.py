@@ -28,7 +28,6 @@ from zoo.voc import labelled_images
 
 TAR_BLOCK = 256  # images of a tar that count as neighbours
 HELD_BYTES = 2**31  # of encoded images in Parquet row groups, kept between two readings
-UNREADABLE_IN_A_ROW = 100  # images after which a data set counts as broken
 
 Named = tuple[str, bytes | Path]  # a name for messages, and the encoded picture
 Read = Callable[[int], Named]
@@ -60,21 +59,25 @@ class Shards:
         digest = hashlib.sha256(f"{self.sha256} sample {n} {seed}".encode()).hexdigest()
         return replace(self, labels=self.labels[some], block=self.block[some], rows=self.rows[some], sha256=digest)
 
-    def picture(self, index: int) -> Image:
-        """The upright RGB image at `index`, or the next one that can be decoded; what cannot is noted in `skipped`."""
-        tries = min(UNREADABLE_IN_A_ROW, len(self))
-        for distance in range(tries):
-            name, picture = self.read(int(self.rows[(index + distance) % len(self)]))
-            try:
-                return read_rgb(picture)
-            except (BadImage, OSError) as error:
-                self.skipped[name] = str(error)
-        raise BadData(f"{tries} images one after another cannot be decoded, the last: {name}: {self.skipped[name]}")
+    def picture(self, index: int) -> Image | None:
+        """The upright RGB image at `index`; None if it cannot be decoded, and then `skipped` tells why."""
+        name, picture = self.read(int(self.rows[index]))
+        try:
+            return read_rgb(picture)
+        except (BadImage, OSError) as error:
+            self.skipped[name] = str(error)
+            return None
 
     def decoded(self, image_size: int) -> Split:
-        """All images in memory, brought to (image_size, image_size)."""
-        pixels = np.stack([np.asarray(fit(self.picture(i), image_size=image_size)) for i in range(len(self))])
-        return Split(self.dataset, self.split, pixels, self.labels, self.classes, self.sha256, tuple(self.skipped))
+        """What can be decoded, in memory, brought to (image_size, image_size). Raises BadData if nothing can."""
+        pictures = ((i, self.picture(i)) for i in range(len(self)))
+        found = {i: np.asarray(fit(picture, image_size=image_size)) for i, picture in pictures if picture}
+        if not found:
+            name, reason = next(iter(self.skipped.items()))
+            raise BadData(f"none of {len(self)} images can be decoded, such as {name}: {reason}")
+        labels, skipped = self.labels[list(found)], tuple(self.skipped)
+        pixels = np.stack(list(found.values()))
+        return Split(self.dataset, self.split, pixels, labels, self.classes, self.sha256, skipped)
 
 
 def open_shards(name: str, split: SplitName, data: str | Path) -> Shards:

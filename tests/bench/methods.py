@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from train.batches import batches, share_of
+from train.batches import batches
 from train.monitor import held_out, look_at, online_knn
 from train.optim import make_optimizer
 from train.recipe import Recipe, find_recipe
@@ -61,11 +61,11 @@ def train(name: str, split: Split, steps: int) -> dict[str, Any]:
     untrained = look_at(method.encoder, split)
     method.train()
     losses, seconds = [], []
-    for step, pixels in enumerate(batches(split, views, first=0, last=steps, batch_size=BATCH)):
+    for step, (rows, pixels) in enumerate(batches(split, views, first=0, last=steps, batch_size=BATCH)):
         began = time.perf_counter()
         for group in optimizer.param_groups:  # for all methods alike: a tenth of warm-up, under a cosine to 0
             group["lr"] = rate * min(1, 10 * (step + 1) / steps) * 0.5 * (1 + np.cos(np.pi * step / steps))
-        method.before_step(torch.from_numpy(share_of(split, step, BATCH, 0, rank=0, world=1)))
+        method.before_step(torch.from_numpy(rows))
         outcome = method(*views(pixels, step))
         outcome.loss.backward()
         optimizer.step()

@@ -135,7 +135,7 @@ def endless(loader: DataLoader) -> Iterator[tuple[Tensor, Tensor]]:
 def step(repeats: int, batch_size: int) -> tuple[Seconds, Seconds]:
     """A step with data and views against a ready batch, and against loops that PIL feeds."""
     trainer, solo, split = Trainer(), Trainer(solo=True), random_split(16 * batch_size)
-    ready = trainer.views(next(batches(split, trainer.views, first=0, last=1, batch_size=batch_size)), 0)
+    ready = trainer.views(next(batches(split, trainer.views, first=0, last=1, batch_size=batch_size)).pixels, 0)
     pair = {"pil": trainer, "solo": solo}
     fed = {kind: (who, endless(who.pil(split, batch_size))) for kind, who in pair.items()}
 
@@ -144,7 +144,7 @@ def step(repeats: int, batch_size: int) -> tuple[Seconds, Seconds]:
             trainer.update(*ready)
 
     def ours() -> None:
-        for nth, pixels in enumerate(batches(split, trainer.views, first=0, last=STEPS, batch_size=batch_size)):
+        for nth, (_, pixels) in enumerate(batches(split, trainer.views, first=0, last=STEPS, batch_size=batch_size)):
             trainer.update(*trainer.views(pixels, nth))
 
     def theirs(kind: str) -> None:
@@ -175,7 +175,7 @@ def augmentation(repeats: int, batch_size: int = 256) -> tuple[Seconds, Seconds]
 
     def ours() -> None:
         last = len(split) // batch_size
-        for nth, pixels in enumerate(batches(split, trainer.views, first=0, last=last, batch_size=batch_size)):
+        for nth, (_, pixels) in enumerate(batches(split, trainer.views, first=0, last=last, batch_size=batch_size)):
             trainer.views(pixels, nth)
 
     found = rounds({"ours": ours, "pil": lambda: list(loader)}, repeats)
@@ -212,7 +212,7 @@ def peak_here(kind: str, batch_size: int) -> None:
     """Print the peak resident memory, bytes, of this process after a few steps."""
     trainer, split = Trainer(), random_split(1024)
     ready = torch.rand(2, batch_size, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    for nth, pixels in enumerate(batches(split, trainer.views, first=0, last=3, batch_size=batch_size)):
+    for nth, (_, pixels) in enumerate(batches(split, trainer.views, first=0, last=3, batch_size=batch_size)):
         trainer.update(*(ready if kind == "bare" else trainer.views(pixels, nth)))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
