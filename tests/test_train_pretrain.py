@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
 
 import zoo
 from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
@@ -21,8 +23,10 @@ from train.method import Method, Step
 from train.optim import make_optimizer
 from train.pretrain import pretrain
 from train.recipe import differences, find_recipe
+from train.run_folder import KeptRun
 from train.run_log import RunLog, read_log
 from train.stopping import told_in_one_line
+from zoo.encoder import new_encoder
 from zoo.errors import BadData, BadNumber, CorruptFile, UnknownName, ZooError
 from zoo.processes import check_launch
 from zoo.store import read_card, sha256
@@ -130,9 +134,25 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path):
     assert out.splitlines()[-1].startswith("error: another process trains in ")
 
 
-def test_a_diverging_run_stops_and_keeps_the_last_good_state(recipe, tmp_path):
-    with pytest.raises(ZooError, match="the loss is nan after"):
-        pretrain(replace(recipe, learning_rate=1e20, warmup_epochs=0), out=tmp_path / "run", knn_every=0)
+def test_a_run_that_diverges_before_its_loss_does_stops_and_keeps_the_last_good_state(recipe, tmp_path):
+    """One step an epoch, the first at rate 0, the second far too large."""
+    run = tmp_path / "run"
+    with pytest.raises(ZooError, match=r"features are no longer finite.* lower --learning-rate, .* another --out"):
+        pretrain(replace(recipe, learning_rate=1e20, warmup_epochs=2), out=run, limit=64, knn_every=0)
+    (kept,) = (run / "checkpoints").iterdir()
+    assert read_progress(kept).step == zoo.load(run).card.training["steps"] == 1
+    assert all(value.isfinite().all() for value in load_file(kept).values())
+
+
+def test_a_state_that_is_not_finite_is_never_saved(recipe, tmp_path):
+    method = recipe.method(new_encoder(recipe.name))
+    optimizer = make_optimizer("sgd", method, lr=0.1, momentum=0.9, weight_decay=0)
+    progress = Progress(0, 0.0, {"images": 64, "data": ""})
+    kept = KeptRun(tmp_path, recipe, method, optimizer, Accelerator(cpu=True), progress=progress, total=4)
+    method.projector[0].weight.data[0, 0] = math.inf
+    with pytest.raises(ZooError, match=r"after 3 steps projector\.0\.weight is not finite\. The checkpoints hold"):
+        kept.save(3)
+    assert not list(tmp_path.iterdir())
 
 
 def test_batches_that_do_not_fit_are_refused(recipe, tmp_path):

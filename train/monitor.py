@@ -1,7 +1,7 @@
 """Looks at a training while it runs, without the test set: does the encoder see, collapse, or meet broken numbers?"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,10 @@ COLLAPSED_STD = 0.01  # share of the spread of isotropic features; an untrained 
 COLLAPSED_RANK = 1.5
 SOLVED = 0.95  # pretext accuracy, [0, 1]
 FALLEN = 0.04  # of k-NN accuracy below its best, nearly 3 standard deviations where 2,000 images are held out
+WAY_OUT = (
+    "The checkpoints hold the last good state. Start again with a lower --learning-rate, a longer --warmup-epochs, "
+    "another --out"
+)
 
 
 def held_out(n: int) -> np.ndarray:
@@ -74,8 +78,11 @@ def spectrum(features: np.ndarray) -> Spectrum:
 
 
 def online_spectrum(encoder: Encoder, train: Split) -> Spectrum:
-    """The spectrum of at most 512 train images, always the same ones."""
-    return spectrum(encoder.embed_pixels(np.asarray(train.sample(SPECTRUM_OF).pixels)))
+    """The spectrum of at most 512 train images, always the same ones. Raises ZooError if one's features overflow."""
+    features = encoder.embed_pixels(np.asarray(train.sample(SPECTRUM_OF).pixels))
+    if not np.isfinite(features).all():
+        raise ZooError(f"the encoder's features are no longer finite. {WAY_OUT}")
+    return spectrum(features)
 
 
 def collapse_warning(seen: Spectrum) -> str:
@@ -133,11 +140,9 @@ def gradient_norms(method: nn.Module) -> dict[str, Tensor]:
 @torch.no_grad()
 def first_bad_tensor(method: Method, view1: Tensor, view2: Tensor) -> str:
     """The name of the first tensor that is not finite: views, then parameters and buffers, then outputs in order."""
-    named = [("view1", view1), ("view2", view2), *method.named_parameters(), *method.named_buffers()]
-    for name, tensor in named:
-        if not tensor.isfinite().all():
-            return name
-    found: list[str] = []
+    found = _not_finite([("view1", view1), ("view2", view2), *_state(method)])
+    if found:
+        return found[0]
 
     def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
         def look(_: nn.Module, __: tuple[Tensor, ...], output: object) -> None:
@@ -174,7 +179,18 @@ def check_finite(loss: Tensor, done: int, method: Method, view1: Tensor, view2: 
         return
     bad = first_bad_tensor(method, view1, view2)
     where = f" The batch is in {save_batch(folder, view1, view2, done)}." if folder else ""
-    raise ZooError(
-        f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}.{where} The checkpoints "
-        "hold the last good state. Start again with a lower --learning-rate, a longer --warmup-epochs, another --out"
-    )
+    raise ZooError(f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}.{where} {WAY_OUT}")
+
+
+def check_state(method: Method, done: int) -> None:
+    """Raises ZooError if a parameter or buffer is not finite, as before a loss that will tell: no state to go on from."""
+    if bad := _not_finite(_state(method)):
+        raise ZooError(f"after {done} steps {bad[0]} is not finite. {WAY_OUT}")
+
+
+def _state(method: Method) -> list[tuple[str, Tensor]]:
+    return [*method.named_parameters(), *method.named_buffers()]
+
+
+def _not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
+    return [name for name, tensor in named if not tensor.isfinite().all()]

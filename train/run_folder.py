@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
 from train.method import Method
+from train.monitor import check_state
 from train.recipe import Recipe, differences, find_recipe
 from zoo.card import Card
 from zoo.encoder import accelerator_name, save_encoder, save_head
@@ -109,7 +110,11 @@ class KeptRun:
         return done == self._total or (pause and since > WORTH_SAVING * self._saving)
 
     def save(self, done: int) -> None:
-        """Write encoder and card, then the checkpoint: a kill in between repeats some steps and loses nothing."""
+        """Write encoder and card, then the checkpoint: a kill in between repeats some steps and loses nothing.
+
+        Raises ZooError if it cannot be written, or is not finite: nobody could go on from it.
+        """
+        check_state(self._method, done)
         now, before = time.monotonic(), self._progress
         seconds = before.seconds + now - self._saved
         self._progress = replace(before, step=done, seconds=seconds, joules=self._energy.joules())
