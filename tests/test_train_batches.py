@@ -1,6 +1,8 @@
 """Images from disk: each once an epoch, the same batches for any number of processes, crops of the whole picture."""
 
 import io
+import os
+import signal
 import tarfile
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +17,7 @@ from PIL import Image
 
 import zoo
 import zoo.dataset
-from train.batches import LANES, batches, images_to_look_at, open_images, shard_order, share_of
+from train.batches import LANES, Batch, batches, images_to_look_at, open_images, shard_order, share_of
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
@@ -25,10 +27,11 @@ from zoo.shards import open_shards
 from zoo.split import open_split
 
 PLAIN = ViewPolicy(jitter=0, grey=0)
+WHOLE = replace(PLAIN, crop_area=(1, 1), crop_ratio=(1, 1), flip=0)
 
 
 def picture(number: int, width: int = 32, height: int = 32) -> Image.Image:
-    """A smooth picture whose mean tells its number."""
+    """A smooth picture, another one for every number."""
     rng = np.random.default_rng(number)
     coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8))
     return coarse.resize((width, height), Image.Resampling.BICUBIC)
@@ -128,19 +131,18 @@ def test_batches_from_disk_are_the_same_from_the_middle_on_and_with_any_number_o
     assert all(torch.equal(a.pixels[4:], b.pixels) for a, b in zip(later, half, strict=True))
 
 
-@pytest.mark.parametrize(("unit", "size"), [(1, 7), (2, 6), (4, 4)])
-def test_an_image_that_cannot_be_decoded_shortens_its_batch_to_a_multiple_and_none_comes_twice(tmp_path, unit, size):
+def without_the_fifth(folder: Path, *, unit: int) -> list[Batch]:
+    """The three batches of 8 of picture(0) .. picture(23), uncut, of which one cannot be decoded."""
     for i in range(24):
-        picture(i).save(tmp_path / f"{i:02d}.png")
-    (tmp_path / "05.png").write_bytes(b"not a picture")
-    shards = open_shards("cifar10", "train", f"folder:{tmp_path}")
-    whole = replace(PLAIN, crop_area=(1, 1), crop_ratio=(1, 1), flip=0)
-    flags = {"first": 0, "last": 3, "batch_size": 8, "unit": unit}
-    if size < 2 * unit:
-        with pytest.raises(BadData, match=r"1 of the 8 images .*05\.png: .*only 4 could be trained on.*--batch-size"):
-            list(batches(shards, Views(whole, whole, size=32, seed=1), **flags))
-        return
-    steps = list(batches(shards, Views(whole, whole, size=32, seed=1), **flags))
+        picture(i).save(folder / f"{i:02d}.png")
+    (folder / "05.png").write_bytes(b"not a picture")
+    shards = open_shards("cifar10", "train", f"folder:{folder}")
+    return list(batches(shards, Views(WHOLE, WHOLE, size=32, seed=1), first=0, last=3, batch_size=8, unit=unit))
+
+
+@pytest.mark.parametrize(("unit", "size"), [(1, 7), (2, 6)])
+def test_an_image_that_cannot_be_decoded_shortens_its_batch_to_a_multiple_and_none_comes_twice(tmp_path, unit, size):
+    steps = without_the_fifth(tmp_path, unit=unit)
     assert sorted(len(step.rows) for step in steps) == [size, 8, 8]
     rows = np.concatenate([step.rows for step in steps])
     assert len(set(rows.tolist())) == 16 + size
@@ -149,17 +151,17 @@ def test_an_image_that_cannot_be_decoded_shortens_its_batch_to_a_multiple_and_no
         assert np.array_equal(pixels.permute(1, 2, 0), picture(int(index)))
 
 
+def test_a_batch_too_short_to_train_on_is_refused_with_what_cannot_be_decoded(tmp_path):
+    with pytest.raises(BadData, match=r"1 of the 8 images .*05\.png: .*only 4 could be trained on.*--batch-size"):
+        without_the_fifth(tmp_path, unit=4)
+
+
 def test_a_run_streamed_from_shards_goes_on_from_the_middle_of_an_epoch(parquet, tmp_path, monkeypatch):
-    """Stopped by the limit of its epochs nowhere: SIGTERM arrives in the middle of the second epoch."""
-    import os
-    import signal
-
-    from train.views import Views as Real
-
+    """5 steps an epoch. SIGTERM comes in the middle of the second one."""
     recipe = replace(find_recipe("simco-r20-digits"), batch_size=24, epochs=3, warmup_epochs=0)
     flags = {"data": parquet, "stream": True, "knn_every": 0}
     whole = pretrain(recipe, out=tmp_path / "whole", **flags)
-    called = Real.__call__
+    called = Views.__call__
 
     def stop_at_7(self, images, step, rank=0, world=1):
         if step == 7:
@@ -167,7 +169,7 @@ def test_a_run_streamed_from_shards_goes_on_from_the_middle_of_an_epoch(parquet,
         return called(self, images, step, rank, world)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Real, "__call__", stop_at_7)
+        patch.setattr(Views, "__call__", stop_at_7)
         with pytest.raises(SystemExit, match="143"):
             pretrain(recipe, out=tmp_path / "run", **flags)
     assert zoo.load(tmp_path / "run").card.training["steps"] == 8
@@ -258,6 +260,16 @@ def test_a_data_set_of_broken_files_is_refused(tmp_path):
         next(batches(shards, Views(PLAIN, PLAIN, size=32, seed=0), first=0, last=1, batch_size=2))
 
 
+def test_a_shard_damaged_behind_its_index_is_named_when_its_images_are_read(parquet):
+    path = sorted(parquet.iterdir())[1]
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\xff" * 12 + content[16:])
+    shards = open_shards("cifar10", "train", parquet)
+    assert shards.picture(39) is not None
+    with pytest.raises(BadData, match=rf"{path.name}: cannot be read \(.*\)\. Download it again"):
+        shards.picture(40)
+
+
 def test_what_cannot_be_read_says_what_can(tmp_path):
     with pytest.raises(BadData, match=r"expected train-\*\.parquet or train-\*\.tar shards, or a folder train/"):
         open_shards("cifar10", "train", tmp_path)
@@ -275,12 +287,12 @@ def test_what_cannot_be_read_says_what_can(tmp_path):
 
 @pytest.mark.realdata
 def test_cifar100_shards_read_by_two_processes_and_two_threads_give_every_image_once(realdata):
-    """Decoded pixels of the first 1,000 images of one lane order against the same rows of the shards read plainly."""
+    """And the pixels of 20 of each process's images are those of the shards read plainly."""
     shards = open_shards("cifar100", "train", realdata / "cifar100")
     assert len(shards) == 50_000
     rows = np.concatenate([share_of(shards, step, 200, 0, rank, 2) for step in range(250) for rank in (0, 1)])
     assert np.array_equal(np.sort(rows), np.arange(50_000))
-    views = Views(replace(PLAIN, crop_area=(1, 1), crop_ratio=(1, 1), flip=0), PLAIN, size=32, seed=0)
+    views = Views(WHOLE, PLAIN, size=32, seed=0)
     for rank in (0, 1):
         share = next(batches(shards, views, first=3, last=4, batch_size=200, rank=rank, world=2, workers=2)).pixels
         mine = share_of(shards, 3, 200, 0, rank, 2)
@@ -309,8 +321,7 @@ def test_cifar100_streamed_by_two_ranks_and_two_workers_each_comes_whole_and_goe
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
     shards = open_shards("cifar100", "train", tmp_path)
-    whole = replace(PLAIN, crop_area=(1, 1), crop_ratio=(1, 1), flip=0)
-    views = Views(whole, PLAIN, size=32, seed=0)
+    views = Views(WHOLE, PLAIN, size=32, seed=0)
 
     def streamed(first: int) -> list[bytes]:
         ranks = [

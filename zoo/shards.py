@@ -10,11 +10,12 @@ import json
 import os
 import tarfile
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from PIL.Image import Image
@@ -44,7 +45,7 @@ class Shards:
     block: np.ndarray
     rows: np.ndarray  # (n,) int64, what `read` calls each image
     classes: tuple[str, ...]
-    sha256: str  # of names, sizes and counts, and of the labels
+    sha256: str  # of names and sizes on disk, and of the labels
     read: Read
     skipped: dict[str, str] = field(default_factory=dict)  # images found undecodable so far, with the reason
 
@@ -134,7 +135,7 @@ def _files(
 
 def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray, Read]:
     """Labels, blocks (row groups) and the reader of Parquet shards with the Hub's columns."""
-    from pyarrow import ArrowInvalid, types
+    from pyarrow import types
     from pyarrow.parquet import ParquetFile
 
     groups: list[tuple[Path, int]] = []
@@ -142,23 +143,20 @@ def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray,
     labels: list[int] = []
     image = ""
     for path in paths:
-        try:
-            with ParquetFile(path) as file:
-                schema, meta = file.schema_arrow, file.metadata
-                image = next((f.name for f in schema if types.is_struct(f.type) and "bytes" in _fields(f.type)), "")
-                if not image:
-                    raise BadData(f"{path}: no image column (bytes, path) among {schema.names}")
-                column = next((c for c in (label, "label") if c in schema.names), None)
-                groups += [(path, g) for g in range(meta.num_row_groups)]
-                counts += [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
-                labels += _marks(file.read([column])[column].to_pylist(), path) if column else [-1] * meta.num_rows
-        except ArrowInvalid as error:
-            raise BadData(f"{path}: cannot be read ({error}). Download it again") from error
+        with _sound(path), ParquetFile(path) as file:
+            schema, meta = file.schema_arrow, file.metadata
+            image = next((f.name for f in schema if types.is_struct(f.type) and "bytes" in _fields(f.type)), "")
+            if not image:
+                raise BadData(f"{path}: no image column (bytes, path) among {schema.names}")
+            column = next((c for c in (label, "label") if c in schema.names), None)
+            groups += [(path, g) for g in range(meta.num_row_groups)]
+            counts += [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
+            labels += _marks(file.read([column])[column].to_pylist(), path) if column else [-1] * meta.num_rows
     starts = np.cumsum([0, *counts])
 
     def load(group: int) -> list[bytes]:
         path, number = groups[group]
-        with ParquetFile(path) as file:
+        with _sound(path), ParquetFile(path) as file:
             cells = file.read_row_group(number, [image])[image].to_pylist()
         return [(cell or {}).get("bytes") or b"" for cell in cells]
 
@@ -169,6 +167,18 @@ def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray,
         return f"{groups[group][0].name} image {index}", held(group)[index - starts[group]]
 
     return np.asarray(labels, np.int64), np.repeat(np.arange(len(groups)), counts), read
+
+
+@contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    """Raises BadData where Arrow cannot read what the block asks of the file."""
+    from pyarrow import ArrowInvalid
+
+    try:
+        yield
+    except (ArrowInvalid, OSError) as error:
+        told = " ".join(str(error).split())  # Arrow's has several lines
+        raise BadData(f"{path}: cannot be read ({told}). Download it again") from error
 
 
 def _marks(column: list[Any], path: Path) -> list[int]:
@@ -183,6 +193,7 @@ def _fields(kind: Any) -> list[str]:
     return [kind.field(i).name for i in range(kind.num_fields)]
 
 
+@final
 class _Held:
     """`load(block)`, the most recent blocks kept up to HELD_BYTES; two threads never load the same one twice."""
 
