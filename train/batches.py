@@ -57,7 +57,7 @@ def _most_to_look_at(image_size: int) -> int:
 def steps_in_epoch(images: int, batch_size: int, world: int) -> int:
     """Batches in an epoch; what is left over waits for the next epoch's order. Raises BadData if there are none."""
     if batch_size % world:
-        raise BadData(f"--batch-size {batch_size} does not divide over {world} processes")
+        raise BadData(f"--batch-size {batch_size} does not divide over {world} processes; choose a multiple of {world}")
     if images < batch_size:
         raise BadData(f"{images} images are fewer than one batch of {batch_size}; lower --batch-size")
     return images // batch_size
@@ -131,7 +131,7 @@ def meeting(world: int) -> Callable[[list[int]], list[list[int]]]:
 
 
 def _in_each(everywhere: list[list[int]], *, share: int, unit: int, skipped: dict[str, str]) -> int:
-    """Images that every process trains on, where these could be decoded of `share` each: equally many."""
+    """How many images each process trains on, where these could be decoded of its `share`: equally many."""
     least = min(map(len, everywhere))
     if least == share:
         return share

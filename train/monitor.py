@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from zoo.errors import ZooError
 from zoo.files import new_file
 from zoo.split import Split
 
-BANK, HELD_OUT, K = 10_000, 2_000, 20
+HELD_OUT, K = 2_000, 20
 SPECTRUM_OF = 512  # images
 COLLAPSED_STD = 0.01  # share of the spread of isotropic features; an untrained ResNet has 0.03 and more
 COLLAPSED_RANK = 1.5
@@ -37,12 +37,11 @@ def held_out(n: int) -> np.ndarray:
 
 
 def look_at(encoder: Encoder, train: Split) -> Features | None:
-    """Features of the labelled ones of at most 12,000 train images, always the same; None if they are fewer than 120.
+    """Features of the labelled ones of these train images; None if they are fewer than 120.
 
     The encoder trains on all of them, without labels.
     """
-    some = train.sample(min(len(train), BANK + HELD_OUT))
-    return extract(encoder, some) if np.count_nonzero(some.labels >= 0) >= 6 * K else None
+    return extract(encoder, train) if np.count_nonzero(train.labels >= 0) >= 6 * K else None
 
 
 def held_out_features(features: Features) -> Features:
@@ -52,7 +51,7 @@ def held_out_features(features: Features) -> Features:
 
 
 def online_knn(features: Features) -> float:
-    """k-NN accuracy (k = 20, T = 0.07), [0, 1], of the held-out features (at most 2,000) against the others."""
+    """k-NN accuracy (k = 20, T = 0.07), [0, 1], of the held-out features against the others."""
     bank, query = ~held_out(len(features)), held_out_features(features)
     predicted = knn_predict(features.rows[bank], features.labels[bank], query.rows, ks=(K,))
     return accuracy(predicted[K, 0.07], query.labels)
@@ -109,6 +108,7 @@ def leak_warning(accuracy: float, knn: float, best: float, *, held_out: int) -> 
     )
 
 
+@final
 class EveryStep:
     """Numbers of each step, kept on the device until somebody looks, so that no step waits for them."""
 
@@ -179,11 +179,13 @@ def check_finite(loss: Tensor, done: int, method: Method, view1: Tensor, view2: 
         return
     bad = first_bad_tensor(method, view1, view2)
     where = f" The batch is in {save_batch(folder, view1, view2, done)}." if folder else ""
-    raise ZooError(f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}.{where} {WAY_OUT}")
+    raise ZooError(
+        f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}.{where} {WAY_OUT}"
+    )
 
 
 def check_state(method: Method, done: int) -> None:
-    """Raises ZooError if a parameter or buffer is not finite, as before a loss that will tell: no state to go on from."""
+    """Raises ZooError if a parameter or buffer is not finite: nobody could go on from it."""
     if bad := _not_finite(_state(method)):
         raise ZooError(f"after {done} steps {bad[0]} is not finite. {WAY_OUT}")
 

@@ -18,7 +18,7 @@ from zoo.card import Card
 from zoo.files import write_bytes
 from zoo.store import read_card
 
-SHOWN = 16  # images of one batch
+SHOWN = 16  # images of one batch, at most
 SIDE = 64  # pixels at which a view is shown, at least
 PLOTS = {  # title: the entries of the log that it draws
     "k-NN accuracy on held-out train images": ("knn_held_out",),
@@ -43,7 +43,7 @@ td+td{font-family:ui-monospace,monospace;font-size:.9em;overflow-wrap:anywhere}i
 def write_report(folder: Path, bounds: LossRange, seen: Spectrum, view1: Tensor, view2: Tensor) -> Path:
     """Write `report.html` of the run in `folder`.
 
-    bounds: of the loss, nats. seen: the features at the end. view1, view2 (B, 3, H, W) in [0, 1]: a batch to show.
+    bounds: of the loss, nats. seen: the features at the end. view1, view2 (SHOWN, 3, H, W) in [0, 1]: of one batch.
     """
     card, lines = read_card(folder), read_log(folder)
     figures = [_curve(lines, "Loss in nats, with its start and its floor", ("loss",), bounds)]
@@ -115,7 +115,7 @@ def _svg(title: str, draw: Any) -> str:
 
 def _tiles(view1: Tensor, view2: Tensor) -> str:
     """Both views in two rows, as one embedded PNG."""
-    rows = [np.concatenate(list(_levels(view[:SHOWN])), axis=1) for view in (view1, view2)]
+    rows = [np.concatenate(list(_levels(view)), axis=1) for view in (view1, view2)]
     sheet = Image.fromarray(np.concatenate(rows, axis=0))
     out = io.BytesIO()
     sheet.save(out, "PNG")

@@ -37,7 +37,10 @@ WORTH_SAVING = 20  # times as long as saving took last: until then it waits, so 
 
 @contextmanager
 def only_run_in(folder: Path, *, main: bool) -> Iterator[None]:
-    """Hold the run folder's lock, which the system lets go of when the process dies, however it dies."""
+    """While the block runs, no other training starts in the folder, and what a kill left half-written there is gone.
+
+    The lock is the main process's, and goes with it, however it dies. Raises ZooError.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
@@ -112,7 +115,7 @@ class KeptRun:
     def save(self, done: int) -> None:
         """Write encoder and card, then the checkpoint: a kill in between repeats some steps and loses nothing.
 
-        Raises ZooError if it cannot be written, or is not finite: nobody could go on from it.
+        Raises ZooError if it cannot be written, or is not finite.
         """
         check_state(self._method, done)
         now, before = time.monotonic(), self._progress

@@ -5,13 +5,14 @@ import json
 import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, final
 
 from torch.utils.tensorboard import SummaryWriter
 
 from zoo.files import write_bytes
 
 
+@final
 class RunLog:
     """Appends to `log.jsonl` and `tensorboard/` in a run folder; lines after `step` go, for they will come again.
 

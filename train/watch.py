@@ -21,7 +21,7 @@ from train.monitor import (
 )
 from train.probe import OnlineProbe
 from train.recipe import Recipe
-from train.report import write_report
+from train.report import SHOWN, write_report
 from train.run_log import RunLog, read_log
 from train.views import Views
 from zoo.errors import ZooError
@@ -100,7 +100,7 @@ class Watch:
         views = Views(recipe.view1, recipe.view2, size=size, seed=recipe.seed)
         pixels = next(batches(self._images, views, first=0, last=1, batch_size=recipe.batch_size)).pixels
         seen = online_spectrum(method.encoder, self._look_at)
-        write_report(self._folder, method.loss_range(recipe.batch_size), seen, *views(pixels, 0))
+        write_report(self._folder, method.loss_range(recipe.batch_size), seen, *views(pixels[:SHOWN], 0))
 
     def _description(self, loss: float, learning_rate: float) -> str:
         """`loss 4.101 (start 5.545, floor 0.993)  lr 0.0300  812 images/s`, before the bar."""
