@@ -141,7 +141,7 @@ def _in_each(everywhere: list[list[int]], *, share: int, unit: int, skipped: dic
         raise BadData(
             f"{share - least} of the {share} images that a process has of one batch cannot be decoded"
             f"{f' ({told})' if told else ''}, and only {n} could be trained on. Mend or remove such files, or choose "
-            "a larger --batch-size"
+            "a larger --batch-size (or --chunk)"
         )
     return n
 
