@@ -16,12 +16,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
+from training_process import finish, start
 
 import zoo
 from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
 from train.method import Method, Step
 from train.optim import make_optimizer
-from train.pretrain import pretrain
+from train.pretrain import main, pretrain
 from train.recipe import differences, find_recipe
 from train.run_folder import KeptRun
 from train.run_log import RunLog, read_log
@@ -81,7 +82,9 @@ def test_the_same_command_twice_gives_the_same_weights_and_another_seed_others(r
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path):
+@pytest.mark.slow
+def test_the_command_goes_on_after_a_kill_to_the_same_weights_bit_for_bit(tmp_path):
+    """As in test_train_exact, through the command line."""
     flags = ("--epochs", "6", "--batch-size", "64", "--limit", "512", "--knn-every", "0")
     whole = launch(tmp_path / "whole", *flags)
     killed = launch(tmp_path / "killed", *flags)
@@ -122,16 +125,15 @@ def test_other_numbers_or_other_data_in_the_same_folder_are_refused_with_the_dif
     )
 
 
-def test_two_trainings_in_one_folder_are_refused(tmp_path):
-    first = launch(tmp_path / "run", "--epochs", "200", "--knn-every", "0")
-    while first.poll() is None and not (tmp_path / "run" / "log.jsonl").exists():
-        time.sleep(0.05)
-    second = launch(tmp_path / "run", "--epochs", "200", "--knn-every", "0")
-    out, _ = second.communicate(timeout=120)
+def test_two_trainings_in_one_folder_are_refused(recipe, tmp_path):
+    run = tmp_path / "run"
+    first = start("simco", run, changes={"epochs": 1000})
+    while first.is_alive() and not (run / "log.jsonl").exists():
+        time.sleep(0.02)
+    with pytest.raises(ZooError, match=f"another process trains in {run}; wait for it, or give another --out"):
+        pretrain(recipe, out=run, limit=64)
     first.kill()
-    first.communicate()
-    assert second.returncode == 1
-    assert out.splitlines()[-1].startswith("error: another process trains in ")
+    assert finish(first) == -signal.SIGKILL
 
 
 def test_a_run_that_diverges_before_its_loss_does_stops_and_keeps_the_last_good_state(recipe, tmp_path):
@@ -229,14 +231,12 @@ def test_a_command_tells_what_ran_out_and_a_stop_in_one_line_and_hides_no_other_
         torch.zeros(2) + torch.zeros(3)
 
 
-def test_an_unknown_recipe_names_the_nearest_ones():
+def test_an_unknown_recipe_names_the_nearest_ones(monkeypatch):
     with pytest.raises(UnknownName, match="nearest: simco-r18-cifar100, simco-r18-cifar10"):
         find_recipe("simco-r18-cifar1000")
-    done = subprocess.run(
-        [sys.executable, "train/pretrain.py", "simko-r18-cifar100"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: unknown recipe 'simko-r18-cifar100'; nearest: simco-r18-cifar100")
+    monkeypatch.setattr(sys, "argv", ["train/pretrain.py", "simko-r18-cifar100"])
+    with pytest.raises(SystemExit, match=r"^error: unknown recipe 'simko-r18-cifar100'; nearest: simco-r18-cifar100"):
+        main()
 
 
 @pytest.mark.parametrize(

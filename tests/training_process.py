@@ -127,7 +127,7 @@ def recipe_of(kind: str, **changes: Any) -> Recipe:
 
 
 def start(kind: str, out: Path, *, rank: int = 0, world: int = 1, port: int = 0, **flags: Any) -> BaseProcess:
-    """A training that runs in another process, its output in `out.txt` beside `out`."""
+    """A training that runs in another process, its output in `OUT-RANK.txt`."""
     home = os.environ["ZOO_HOME"]
     process = _server.Process(target=_train, args=(kind, out, home, rank, world, port, flags))
     process.start()

@@ -63,8 +63,8 @@ def pretrain(
     and decode the images while training, from a folder, Parquet or tar shards, rather than once before; always so above
     96 px. workers: threads of each process that decode them. compile: torch.compile.
     Raises BadNumber; BadData; CorruptFile if the last checkpoint cannot be read; ZooError if another process trains
-    there, the folder holds a run with other numbers, or the loss is not finite. SIGTERM ends it with SystemExit(143),
-    all saved.
+    there, the folder holds a run with other numbers, or loss, features or weights are not finite. SIGTERM ends it with
+    SystemExit(143), all saved.
     """
     _check(limit=limit, knn_every=knn_every, chunk=chunk, workers=workers)
     accelerator = _accelerator()
