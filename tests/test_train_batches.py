@@ -14,10 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 import zoo
 import zoo.dataset
 from train.batches import LANES, Batch, batches, images_to_look_at, open_images, shard_order, share_of
+from train.checkpoint import last_checkpoint
+from train.gradcache import cached_backward
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
@@ -154,6 +157,28 @@ def test_an_image_that_cannot_be_decoded_shortens_its_batch_to_a_multiple_and_no
 def test_a_batch_too_short_to_train_on_is_refused_with_what_cannot_be_decoded(tmp_path):
     with pytest.raises(BadData, match=r"1 of the 8 images .*05\.png: .*only 4 could be trained on.*--batch-size"):
         without_the_fifth(tmp_path, unit=4)
+
+
+def test_a_shortened_batch_goes_through_the_encoder_in_equal_chunks_and_the_probe_learns_from_it(tmp_path, monkeypatch):
+    """16 images in 4 chunks; without the one that cannot be decoded 12 of them, 3 at a time."""
+    for i in range(32):
+        folder = tmp_path / "own" / f"kind{i % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        picture(i).save(folder / f"{i:02d}.png")
+    (tmp_path / "own" / "kind1" / "05.png").write_bytes(b"not a picture")
+    seen = []
+
+    def watched(method, view1, view2, *, chunk, **how):
+        seen.append((len(view1), chunk))
+        return cached_backward(method, view1, view2, chunk=chunk, **how)
+
+    monkeypatch.setattr("train.pretrain.cached_backward", watched)
+    recipe = replace(find_recipe("simco-r20-digits"), batch_size=16, epochs=1, warmup_epochs=0)
+    data = Path(f"folder:{tmp_path / 'own'}")
+    run = pretrain(recipe, data=data, out=tmp_path / "run", stream=True, chunk=4, knn_every=0)
+    assert sorted(seen) == [(12, 3), (16, 4)]
+    weight = load_file(last_checkpoint(run / "checkpoints"))["method.probe.weight"]
+    assert weight[:2].abs().sum() > 0
 
 
 def test_a_run_streamed_from_shards_goes_on_from_the_middle_of_an_epoch(parquet, tmp_path, monkeypatch):
