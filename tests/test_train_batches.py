@@ -246,7 +246,7 @@ def test_folders_directly_below_are_classes_of_any_number(tmp_path):
 def test_own_large_images_train_an_encoder_and_broken_ones_are_told_once(mine, tmp_path, monkeypatch, capsys):
     row = replace(zoo.dataset.DATASETS["cifar10"], image_size=112)
     monkeypatch.setitem(zoo.dataset.DATASETS, "cifar10", row)
-    recipe = replace(find_recipe("simco-r20-digits"), name="simco-r20-cifar10", batch_size=4, epochs=3, warmup_epochs=0)
+    recipe = replace(find_recipe("simco-r20-digits"), name="simco-r20-cifar10", batch_size=4, epochs=1, warmup_epochs=0)
     monkeypatch.setattr("train.run_folder.find_recipe", lambda name: recipe)
     folder = pretrain(recipe, data=Path(f"folder:{mine}"), out=tmp_path / "run", knn_every=0)
     told = [line for line in capsys.readouterr().out.splitlines() if "cannot be decoded" in line]
