@@ -108,7 +108,19 @@ def test_sigterm_saves_the_step_under_way_and_exits_143_and_a_second_start_goes_
     assert_same_state(run, whole)
 
 
-def test_sigterm_to_accelerates_launcher_stops_the_training_too_and_all_is_saved(tmp_path):
+def child_that_has_loaded_torch(process: subprocess.Popen[str]) -> None:
+    """Wait for a launcher's child, which then has still to open its data."""
+    deadline = time.monotonic() + 120
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not any("libtorch_cpu" in Path(f"/proc/{child}/maps").read_text() for child in children.read_text().split()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "wait", ["for a checkpoint", pytest.param("for torch", marks=pytest.mark.slow)], ids=lambda wait: wait
+)
+def test_sigterm_to_accelerates_launcher_stops_the_training_too_and_all_is_saved(wait, tmp_path):
     run = tmp_path / "run"
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1", "--cpu"]
     words = ["train/pretrain.py", "simco-r20-digits", "--limit", "128", "--epochs", "100000", "--out", str(run)]
@@ -116,7 +128,7 @@ def test_sigterm_to_accelerates_launcher_stops_the_training_too_and_all_is_saved
         [*launcher, *words, "--knn-every", "0"], cwd=Path(__file__).parents[1], text=True, stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    wait_for_a_checkpoint(run)
+    wait_for_a_checkpoint(run) if wait == "for a checkpoint" else child_that_has_loaded_torch(process)
     process.terminate()
     told = process.communicate(timeout=120)[1]  # ends with the last process that holds the pipe: the training
     assert process.returncode == -signal.SIGTERM

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from zoo.errors import BadNumber, ZooError, needs
+from zoo.processes import check_launch, starting  # before torch: it notes the launcher
 
 with needs("train", command=__name__ == "__main__"):
     import tensorboard  # noqa: F401  (train.run_log's)
@@ -34,7 +35,6 @@ from train.views import Views
 from train.watch import Watch
 from zoo.encoder import new_encoder
 from zoo.names import parse_name
-from zoo.processes import check_launch
 from zoo.shards import Shards
 from zoo.split import Split
 
@@ -143,11 +143,9 @@ def _check(**flags: int | None) -> None:
 
 def _accelerator() -> Accelerator:
     """As `accelerate launch` or its file asks for it. Raises ZooError if that cannot be."""
-    try:
+    with starting():
         no_device = not torch.accelerator.is_available()
         accelerator = Accelerator(cpu=no_device)  # which it has to be told: it would take each process for a single one
-    except ValueError as error:
-        raise ZooError(f"accelerate cannot start: {error} Choose another --mixed_precision") from error
     check_launch(accelerator.num_processes)
     precision, device = accelerator.mixed_precision, accelerator.device.type
     if precision != "no" and not accelerator.native_amp:  # accelerate would compute in float32 and say nothing
