@@ -157,6 +157,18 @@ def test_an_image_that_cannot_be_decoded_shortens_its_batch_to_a_multiple_and_no
         assert np.array_equal(pixels.permute(1, 2, 0), picture(int(index)))
 
 
+def test_an_image_that_cannot_be_decoded_costs_a_batch_in_small_chunks_one_of_them(tmp_path):
+    """Of 8 chunks of 2 images 7 are left: as many chunks, of the same size, would be 1 image each."""
+    for i in range(16):
+        picture(i).save(tmp_path / f"{i:02d}.png")
+    (tmp_path / "05.png").write_bytes(b"not a picture")
+    recipe = replace(find_recipe("simco-r20-digits"), batch_size=16, epochs=1, warmup_epochs=0)
+    flags = {"data": Path(f"folder:{tmp_path}"), "stream": True, "knn_every": 0, "chunk": 2}
+    run = pretrain(recipe, out=tmp_path / "run", **flags)
+    assert zoo.load(run).card.training["steps"] == 1
+    assert (run / "skipped.txt").read_text().startswith(f"{tmp_path}/05.png: not a picture")
+
+
 def test_a_run_streamed_from_shards_goes_on_from_the_middle_of_an_epoch(parquet, tmp_path, monkeypatch):
     """Stopped by the limit of its epochs nowhere: SIGTERM arrives in the middle of the second epoch."""
     import os
