@@ -249,6 +249,6 @@ def _tars(paths: Sequence[Path], _: str) -> tuple[list[int], np.ndarray, Read]:
 def _check_end(archive: tarfile.TarFile) -> None:
     """Raises TarError if the members end with something else than zeros, or the file: tarfile stops at a damaged
     header as at the end, and says nothing of the members behind it."""
-    archive.fileobj.seek(archive.offset)  # type: ignore[union-attr]
-    if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):  # type: ignore[union-attr]
+    archive.fileobj.seek(archive.offset)
+    if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
         raise tarfile.ReadError(f"a damaged header at byte {archive.offset:,}")
