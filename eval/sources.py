@@ -1,7 +1,6 @@
 """Both splits of a data set, checked before anything is measured, and the features of both."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from zoo.dataset import Metric, dataset_row
 from zoo.encoder import Encoder
 from zoo.errors import BadData
 from zoo.on_demand import OnDemand
-from zoo.processes import check_launch
+from zoo.processes import check_launch, processes_asked_for, starting
 from zoo.split import Split, open_split
 
 
@@ -74,12 +73,14 @@ class Processes:
     @classmethod
     def started(cls) -> "Processes":
         """As `accelerate launch` started us; alone, on the GPU if there is one, otherwise. Raises ZooError."""
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            check_launch(1)
+        if processes_asked_for() == "1":
             return cls(device="cuda" if torch.cuda.is_available() else "cpu")
         from accelerate import PartialState
 
-        state = PartialState(cpu=not torch.accelerator.is_available())  # it would take each process for a single one
+        with starting():
+            state = PartialState(
+                cpu=not torch.accelerator.is_available()
+            )  # it would take each process for a single one
         check_launch(state.num_processes)
         return cls(state.process_index, state.num_processes, state.wait_for_everyone, state.device)
 

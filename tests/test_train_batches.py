@@ -74,6 +74,14 @@ def tars(tmp_path: Path) -> Path:
     return folder
 
 
+def write_tar(path: Path, contents: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as archive:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
 @pytest.mark.parametrize("kind", ["parquet", "tars"])
 def test_shards_hold_the_images_and_labels_that_were_written(kind, request):
     shards = open_shards("cifar10", "train", request.getfixturevalue(kind))
@@ -181,6 +189,18 @@ def test_a_shortened_batch_goes_through_the_encoder_in_equal_chunks_and_the_prob
     assert weight[:2].abs().sum() > 0
 
 
+def test_an_image_that_cannot_be_decoded_costs_a_batch_in_small_chunks_one_of_them(tmp_path):
+    """Of 8 chunks of 2 images 7 are left: as many chunks, of the same size, would be 1 image each."""
+    for i in range(16):
+        picture(i).save(tmp_path / f"{i:02d}.png")
+    (tmp_path / "05.png").write_bytes(b"not a picture")
+    recipe = replace(find_recipe("simco-r20-digits"), batch_size=16, epochs=1, warmup_epochs=0)
+    flags = {"data": Path(f"folder:{tmp_path}"), "stream": True, "knn_every": 0, "chunk": 2}
+    run = pretrain(recipe, out=tmp_path / "run", **flags)
+    assert zoo.load(run).card.training["steps"] == 1
+    assert (run / "skipped.txt").read_text().startswith(f"{tmp_path}/05.png: not a picture")
+
+
 def test_a_run_streamed_from_shards_goes_on_from_the_middle_of_an_epoch(parquet, tmp_path, monkeypatch):
     """5 steps an epoch. SIGTERM comes in the middle of the second one."""
     recipe = replace(find_recipe("simco-r20-digits"), batch_size=24, epochs=3, warmup_epochs=0)
@@ -271,6 +291,62 @@ def test_shards_may_lack_some_labels(tmp_path):
     pq.write_table(pa.table({"img": cells, "label": [4, None, 2]}), tmp_path / "train-0.parquet")
     pq.write_table(pa.table({"img": cells}), tmp_path / "train-1.parquet")
     assert open_shards("cifar10", "train", tmp_path).labels.tolist() == [4, -1, 2, -1, -1, -1]
+
+
+def test_shards_may_name_their_image_column_differently(tmp_path):
+    for nth, column in enumerate(("img", "image")):
+        pq.write_table(
+            pa.table({column: [{"bytes": encoded(picture(nth)), "path": None}]}), tmp_path / f"train-{nth}.parquet"
+        )
+    shards = open_shards("cifar10", "train", tmp_path)
+    assert [np.array_equal(shards.picture(i), picture(i)) for i in (0, 1)] == [True, True]
+
+
+@pytest.mark.parametrize("damage", ["page", "cut", "gone", "fewer"])
+def test_a_shard_that_is_damaged_within_or_changes_while_it_is_read_is_named(damage, tmp_path):
+    path = tmp_path / "train-0.parquet"
+    table = pa.table({"img": [{"bytes": encoded(picture(i)), "path": None} for i in range(4)]})
+    pq.write_table(table, path)
+    content = path.read_bytes()
+    if damage == "page":
+        path.write_bytes(content[:4] + b"\xff" * 200 + content[204:])
+    shards = open_shards("cifar10", "train", tmp_path)
+    if damage == "cut":
+        path.write_bytes(content[:-20])
+    if damage == "gone":
+        path.unlink()
+    if damage == "fewer":
+        pq.write_table(table.slice(2), path)
+    with pytest.raises(BadData, match=r"train-0\.parquet: (cannot be read|has been replaced)"):
+        shards.picture(3)
+
+
+@pytest.mark.parametrize("label", [b"99999999999999999999", b"10"])
+def test_a_label_of_a_tar_beyond_the_classes_is_refused_however_large(label, tmp_path):
+    write_tar(tmp_path / "train-0.tar", {"0.png": encoded(picture(0)), "0.cls": label})
+    with pytest.raises(BadData, match=rf"labels {label.decode()}\.\.{label.decode()}, allowed 0\.\.9"):
+        open_shards("cifar10", "train", tmp_path)
+
+
+def test_a_tar_whose_middle_is_damaged_or_whose_end_is_missing_is_refused_not_read_to_there(tmp_path):
+    """tarfile alone takes either for the end, and the images behind it would be lost without a word."""
+    path = tmp_path / "train-0.tar"
+    write_tar(path, {f"{i}.png": encoded(picture(i)) for i in range(3)})
+    with tarfile.open(path) as archive:
+        second = archive.getmembers()[1].offset
+    content = path.read_bytes()
+    for broken in (content[:second] + b"?" + content[second + 1 :], content[: second + 100]):
+        path.write_bytes(broken)
+        with pytest.raises(BadData, match=rf"train-0\.tar: truncated, damaged .*damaged header at byte {second:,}\)"):
+            open_shards("cifar10", "train", tmp_path)
+    path.write_bytes(content[:second])  # without the zeros at the end, which not every writer writes
+    assert len(open_shards("cifar10", "train", tmp_path)) == 1
+
+
+def test_what_a_mac_hides_beside_the_files_of_a_tar_is_no_image(tmp_path):
+    contents = {"./a/0.png": encoded(picture(0)), "./a/._0.png": b"mac", "./a/0.cls": b"3", "./a/._0.cls": b"no number"}
+    write_tar(tmp_path / "train-0.tar", contents)
+    assert open_shards("cifar10", "train", tmp_path).labels.tolist() == [3]
 
 
 def test_a_data_set_of_broken_files_is_refused(tmp_path):

@@ -29,7 +29,7 @@ from train.run_log import RunLog, read_log
 from train.stopping import told_in_one_line
 from zoo.encoder import new_encoder
 from zoo.errors import BadData, BadNumber, CorruptFile, UnknownName, ZooError
-from zoo.processes import check_launch
+from zoo.processes import MPI_SIZES, check_launch, processes_asked_for, starting
 from zoo.store import read_card, sha256
 
 ROOT = Path(__file__).parents[1]
@@ -278,6 +278,51 @@ def test_a_launcher_that_starts_one_process_where_several_were_asked_for_is_foun
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ZooError, match=r"2 processes were asked for, and this one would work as one of 1: "):
         check_launch(1)
+
+
+@pytest.mark.parametrize(
+    ("variables", "asked"),
+    [
+        ({}, "1"),
+        ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, "1"),  # exported by a cluster's scheduler
+        ({"WORLD_SIZE": "", "ACCELERATE_USE_CPU": "True"}, "1"),
+        ({"WORLD_SIZE": "1", "MASTER_ADDR": "h", "MASTER_PORT": "1", "ACCELERATE_USE_CPU": "True"}, "1"),
+        ({"MASTER_ADDR": "h", "MASTER_PORT": "1", "ACCELERATE_USE_CPU": "True", "PMI_SIZE": "1"}, "several"),
+        ({"WORLD_SIZE": "4", "OMPI_COMM_WORLD_SIZE": "2"}, "4"),  # torchrun on each of two machines
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "2"),
+        ({"PMI_SIZE": "3"}, "3"),
+    ],
+)
+def test_how_many_processes_were_asked_for_is_what_the_launcher_left(variables, asked, monkeypatch):
+    for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ACCELERATE_USE_CPU", *MPI_SIZES):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert processes_asked_for() == asked
+
+
+def test_what_keeps_accelerate_from_starting_is_told_with_what_to_do():
+    with pytest.raises(ZooError, match=r"\(fp16 mixed precision .*\): choose another --mixed_precision$"), starting():
+        raise ValueError("fp16 mixed precision requires a GPU")
+    with (
+        pytest.raises(ZooError, match=r"\(no RANK\): start with .* or unset RANK, LOCAL_RANK and WORLD_SIZE$"),
+        starting(),
+    ):
+        raise ValueError("no RANK")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", ["train/pretrain.py simco-r20-digits --limit 64", "-m eval.score pixels:8 --data digits"]
+)
+def test_variables_of_a_launcher_without_their_rest_are_refused_in_one_line_that_says_which(command, tmp_path):
+    environment = os.environ | {"WORLD_SIZE": "2", "RANK": "0", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, *command.split(), "--out", str(tmp_path / "run")]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: accelerate cannot start (")
+    assert done.stderr.endswith("or unset RANK, LOCAL_RANK and WORLD_SIZE\n")
+    assert done.stderr.count("\n") == 1
 
 
 class _Counter(Method):

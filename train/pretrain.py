@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from zoo.errors import BadNumber, ZooError, needs
+from zoo.processes import check_launch, starting  # before torch: it notes the launcher
 
 with needs("train", command=__name__ == "__main__"):
     import tensorboard  # noqa: F401  (train.run_log's)
@@ -34,7 +35,6 @@ from train.views import Views
 from train.watch import Watch
 from zoo.encoder import new_encoder
 from zoo.names import parse_name
-from zoo.processes import check_launch
 from zoo.shards import Shards
 from zoo.split import Split
 
@@ -88,7 +88,8 @@ def pretrain(
         first, stopping = progress.step, False
         share: Any = {"batch_size": batch_size, "rank": rank, "world": world, "workers": workers}
         chunks = _chunks(batch_size // world, chunk)
-        loader = batches(images, views, first=first, last=total, unit=chunks * least_unit(method), **share)
+        unit = min(chunks * least_unit(method), chunk or batch_size)  # of a short batch: as many chunks, or as large
+        loader = batches(images, views, first=first, last=total, unit=unit, **share)
         seen_from: Any = {"step": first, "total": total, "knn_every": knn_every, "probe": probe, "data": data}
         with (
             Watch(folder, recipe, method, images, look_at, **seen_from) if main else nullcontext() as watch,
@@ -101,8 +102,9 @@ def pretrain(
                 learning_rate = _set_learning_rate(optimizer, recipe, step / steps_per_epoch)
 
                 view1, view2 = views(_on(device, pixels), step, rank, world)  # aug(x), twice
+                part = chunk if unit == chunk else len(view1) // chunks
                 method.before_step(torch.from_numpy(rows).to(device))
-                outcome = _backward(accelerator, model, method, view1, view2, chunks)  # queries, keys, loss, gradients
+                outcome = _backward(accelerator, model, method, view1, view2, part)  # queries, keys, loss, gradients
                 if watch:
                     watch.step(outcome)
                 if look or device.type == "cpu":  # elsewhere the question would wait for the device
@@ -112,7 +114,7 @@ def pretrain(
                 method.after_step(outcome, done / total)  # momentum update of the key encoder; enqueue, dequeue
                 if probe:
                     rate = learning_rate / (recipe.peak_learning_rate or 1)
-                    probe.learn(rows, rate=rate, chunk=len(view1) // chunks)
+                    probe.learn(rows, rate=rate, chunk=part)
 
                 if look:
                     share_what_is_skipped(images)
@@ -143,11 +145,9 @@ def _check(**flags: int | None) -> None:
 
 def _accelerator() -> Accelerator:
     """As `accelerate launch` or its file asks for it. Raises ZooError if that cannot be."""
-    try:
+    with starting():
         no_device = not torch.accelerator.is_available()
         accelerator = Accelerator(cpu=no_device)  # which it has to be told: it would take each process for a single one
-    except ValueError as error:
-        raise ZooError(f"accelerate cannot start: {error} Choose another --mixed_precision") from error
     check_launch(accelerator.num_processes)
     precision, device = accelerator.mixed_precision, accelerator.device.type
     if precision != "no" and not accelerator.native_amp:  # accelerate would compute in float32 and say nothing
@@ -200,12 +200,12 @@ def _on(device: torch.device, pixels: Tensor) -> Tensor:
 
 
 def _backward(
-    accelerator: Accelerator, model: torch.nn.Module, method: Method, view1: Tensor, view2: Tensor, chunks: int
+    accelerator: Accelerator, model: torch.nn.Module, method: Method, view1: Tensor, view2: Tensor, chunk: int
 ) -> Step:
-    """Gradients of the batch's loss, in one pass or in equal chunks."""
-    if chunks > 1:
+    """Gradients of the batch's loss, in one pass or in equal chunks of that many images."""
+    if chunk < len(view1):
         how = {"backward": accelerator.backward, "autocast": accelerator.autocast}
-        return cached_backward(method, view1, view2, chunk=len(view1) // chunks, **how)
+        return cached_backward(method, view1, view2, chunk=chunk, **how)
     outcome: Step = model(view1, view2)
     accelerator.backward(outcome.loss)
     return outcome

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from zoo.errors import ZooError
+from zoo.processes import launcher_gone
 
 EXIT_CODE = 128 + signal.SIGTERM  # 143, what a shell shows for a process that SIGTERM ended
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
@@ -33,7 +34,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
     The question is a meeting of all processes on the CPU: all ask after every step, and all hear the same answer, so
     they stop after the same step. Outside the main thread, where Python allows no handlers, the answer is no.
     """
-    came, launcher_gone = threading.Event(), _launcher_gone()
+    came = threading.Event()
     several = dist.is_initialized() and dist.get_world_size() > 1
     group: Any = dist.new_group(backend="gloo") if several else None
 
@@ -53,12 +54,6 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         yield anywhere
     finally:
         signal.signal(signal.SIGTERM, earlier)
-
-
-def _launcher_gone() -> Callable[[], bool]:
-    """The question whether the parent of now has ended, where it is accelerate's launcher; else always no."""
-    launched, launcher = any(key.startswith("ACCELERATE_") for key in os.environ), os.getppid()
-    return lambda: launched and os.getppid() != launcher
 
 
 @contextmanager

@@ -108,16 +108,17 @@ def open_shards(name: str, split: SplitName, data: str | Path) -> Shards:
     raise BadData(f"{folder}: no {split} split; expected {wanted}. {FOLDER}{folder} takes any images in it")
 
 
-def _check_labels(labels: np.ndarray, classes: int, where: Path) -> None:
-    if not len(labels):
+def _check_labels(labels: list[int], classes: int, where: Path) -> None:
+    if not labels:
         raise BadData(f"{where}: no image in its shards")
-    if not -1 <= labels.min() <= labels.max() < classes:
-        raise BadData(f"{where}: labels {labels.min()}..{labels.max()}, allowed 0..{classes - 1}, or -1 for none")
+    if not -1 <= min(labels) <= max(labels) < classes:
+        raise BadData(f"{where}: labels {min(labels)}..{max(labels)}, allowed 0..{classes - 1}, or -1 for none")
 
 
 def _shards(
-    name: str, split: SplitName, labels: np.ndarray, block: np.ndarray, classes: Sequence[str], facts: Any, read: Read
+    name: str, split: SplitName, marks: Labels, block: np.ndarray, classes: Sequence[str], facts: Any, read: Read
 ) -> Shards:
+    labels = np.asarray(marks, np.int64)
     digest = hashlib.sha256(json.dumps(facts).encode() + labels.tobytes()).hexdigest()
     return Shards(name, split, labels, block, np.arange(len(labels)), tuple(classes), digest, read)
 
@@ -129,19 +130,18 @@ def _files(
     if not paths:
         raise BadData(f"{root}: no image in it; what ends like .jpg, .png or .webp counts as one, at any depth")
     facts = [(str(path), (root / path).stat().st_size) for path in paths]
-    marks, block = np.asarray(labels, np.int64), np.arange(len(paths))
-    return _shards(name, split, marks, block, classes, facts, lambda i: (str(paths[i]), root / paths[i]))
+    block = np.arange(len(paths))
+    return _shards(name, split, labels, block, classes, facts, lambda i: (str(paths[i]), root / paths[i]))
 
 
-def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray, Read]:
+def _parquet(paths: Sequence[Path], label: str) -> tuple[list[int], np.ndarray, Read]:
     """Labels, blocks (row groups) and the reader of Parquet shards with the Hub's columns."""
     from pyarrow import types
     from pyarrow.parquet import ParquetFile
 
-    groups: list[tuple[Path, int]] = []
+    groups: list[tuple[Path, int, str]] = []  # shard, number in it, image column
     counts: list[int] = []
     labels: list[int] = []
-    image = ""
     for path in paths:
         with _sound(path), ParquetFile(path) as file:
             schema, meta = file.schema_arrow, file.metadata
@@ -149,15 +149,17 @@ def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray,
             if not image:
                 raise BadData(f"{path}: no image column (bytes, path) among {schema.names}")
             column = next((c for c in (label, "label") if c in schema.names), None)
-            groups += [(path, g) for g in range(meta.num_row_groups)]
+            groups += [(path, g, image) for g in range(meta.num_row_groups)]
             counts += [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
             labels += _marks(file.read([column])[column].to_pylist(), path) if column else [-1] * meta.num_rows
     starts = np.cumsum([0, *counts])
 
     def load(group: int) -> list[bytes]:
-        path, number = groups[group]
+        path, number, image = groups[group]
         with _sound(path), ParquetFile(path) as file:
             cells = file.read_row_group(number, [image])[image].to_pylist()
+        if len(cells) != counts[group]:
+            raise BadData(f"{path}: has been replaced by another file since it was opened. Start again")
         return [(cell or {}).get("bytes") or b"" for cell in cells]
 
     held = _Held(load)
@@ -166,7 +168,7 @@ def _parquet(paths: Sequence[Path], label: str) -> tuple[np.ndarray, np.ndarray,
         group = int(np.searchsorted(starts, index, side="right")) - 1
         return f"{groups[group][0].name} image {index}", held(group)[index - starts[group]]
 
-    return np.asarray(labels, np.int64), np.repeat(np.arange(len(groups)), counts), read
+    return labels, np.repeat(np.arange(len(groups)), counts), read
 
 
 @contextmanager
@@ -212,7 +214,7 @@ class _Held:
             return self._blocks[block]
 
 
-def _tars(paths: Sequence[Path], _: str) -> tuple[np.ndarray, np.ndarray, Read]:
+def _tars(paths: Sequence[Path], _: str) -> tuple[list[int], np.ndarray, Read]:
     """Labels (`KEY.cls`), blocks and the reader of tars whose files belong together where they share a KEY."""
     from PIL import Image as Pillow
 
@@ -227,10 +229,13 @@ def _tars(paths: Sequence[Path], _: str) -> tuple[np.ndarray, np.ndarray, Read]:
                 for member in archive:
                     key, _, ending = member.name.rpartition("/")[2].partition(".")
                     key = f"{member.name.rpartition('/')[0]}/{key}"
+                    if any(part.startswith(".") for part in Path(member.name).parts):
+                        continue  # hidden, as what a Mac puts beside every file
                     if member.isfile() and f".{ending.rpartition('.')[2].lower()}" in endings:
                         pictures.append((key, (path, member.name, member.offset_data, member.size)))
                     elif member.isfile() and ending == "cls":
                         marks[key] = int(archive.extractfile(member).read())  # type: ignore[union-attr]
+                _check_end(archive)
         except (tarfile.TarError, ValueError) as error:
             raise BadData(f"{path}: truncated, damaged or no uncompressed tar ({error}). Download it again") from error
         base = block[-1] + 1 if block else 0
@@ -246,4 +251,12 @@ def _tars(paths: Sequence[Path], _: str) -> tuple[np.ndarray, np.ndarray, Read]:
         finally:
             os.close(handle)
 
-    return np.asarray(labels, np.int64), np.asarray(block, np.int64), read
+    return labels, np.asarray(block, np.int64), read
+
+
+def _check_end(archive: tarfile.TarFile) -> None:
+    """Raises TarError if the members end with something else than zeros, or the file: tarfile stops at a damaged
+    header as at the end, and says nothing of the members behind it."""
+    archive.fileobj.seek(archive.offset)
+    if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise tarfile.ReadError(f"a damaged header at byte {archive.offset:,}")
