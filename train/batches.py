@@ -30,6 +30,7 @@ LANES = 8  # places of a sharded data set that one batch is mixed from
 WINDOW = 1024  # images of a lane within which the order is random
 LOOK_BYTES = 2**28  # of decoded pixels kept to look at the encoder with, where the data set is not in memory
 LOOK = 12_000  # images to look at the encoder with
+LOOK_AMONG = 4  # times as many stand in the blocks that they are drawn from
 
 
 def open_images(name: str, data: Path | None, *, stream: bool, limit: int | None) -> Split | Shards:
@@ -45,13 +46,19 @@ def images_to_look_at(images: Split | Shards, image_size: int) -> tuple[Split, n
     """Some train images in memory, always the same ones, to see with how well the encoder does, and their indices."""
     numbered = replace(images, labels=np.arange(len(images)))
     if isinstance(numbered, Shards):
-        numbered = numbered.sample(_most_to_look_at(image_size)).decoded(image_size)
+        most = min(LOOK, LOOK_BYTES // (3 * image_size**2))
+        numbered = _of_few_blocks(numbered, LOOK_AMONG * most).sample(most).decoded(image_size)
     some = numbered.sample(LOOK)
     return replace(some, labels=images.labels[some.labels]), some.labels
 
 
-def _most_to_look_at(image_size: int) -> int:
-    return min(LOOK, LOOK_BYTES // (3 * image_size**2))
+def _of_few_blocks(images: Shards, n: int) -> Shards:
+    """The images of random blocks that hold n or more, or all: of a large data set little has to be read."""
+    blocks, sizes = np.unique(images.block, return_counts=True)
+    order = np.random.default_rng(0).permutation(len(blocks))
+    few = blocks[order[: np.searchsorted(np.cumsum(sizes[order]), n) + 1]]
+    rows = np.flatnonzero(np.isin(images.block, few))
+    return replace(images, labels=images.labels[rows], block=images.block[rows], rows=images.rows[rows])
 
 
 def steps_in_epoch(images: int, batch_size: int, world: int) -> int:

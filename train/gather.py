@@ -1,13 +1,27 @@
 """Rows of all processes in one tensor, with the right gradient (`accelerator.gather` has none)."""
 
+from typing import Any, TypeVar
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Value = TypeVar("Value")
 
 
 def world_size() -> int:
     """Processes that train together; 1 outside a distributed run."""
     return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def from_main(value: Value) -> Value:
+    """The value that the main process gives, on every process: a meeting of all."""
+    if world_size() == 1:
+        return value
+    told: list[Any] = [value]
+    dist.broadcast_object_list(told)
+    given: Value = told[0]
+    return given
 
 
 class _GatherRows(torch.autograd.Function):

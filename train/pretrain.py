@@ -15,6 +15,7 @@ from zoo.errors import BadNumber, ZooError, needs
 from zoo.processes import check_launch, starting  # before torch: it notes the launcher
 
 with needs("train", command=__name__ == "__main__"):
+    import numpy as np
     import tensorboard  # noqa: F401  (train.run_log's)
     import torch
     import tyro
@@ -23,6 +24,7 @@ with needs("train", command=__name__ == "__main__"):
 
 from train.batches import batches, images_to_look_at, open_images, share_what_is_skipped, steps_in_epoch
 from train.batchnorm import least_unit
+from train.gather import from_main
 from train.gradcache import cached_backward
 from train.method import Method, Step
 from train.monitor import check_finite
@@ -74,7 +76,7 @@ def pretrain(
     images = open_images(parse_name(recipe.name).dataset, data, stream=stream, limit=limit)
     batch_size, steps_per_epoch = recipe.batch_size, steps_in_epoch(len(images), recipe.batch_size, world)
     total = recipe.epochs * steps_per_epoch
-    method, probe, look_at, optimizer = _untrained(recipe, images, device)
+    method, probe, look_at, optimizer = _untrained(recipe, images, device, main=main)
     views = _views(recipe, method.encoder.image_size, steps_per_epoch)
 
     with only_run_in(folder, main=main):
@@ -92,7 +94,7 @@ def pretrain(
         loader = batches(images, views, first=first, last=total, unit=unit, **share)
         seen_from: Any = {"step": first, "total": total, "knn_every": knn_every, "probe": probe, "data": data}
         with (
-            Watch(folder, recipe, method, images, look_at, **seen_from) if main else nullcontext() as watch,
+            Watch(folder, recipe, method, images, look_at, **seen_from) if look_at else nullcontext() as watch,
             stop_requests() as stop_asked,
             closing(loader),
         ):
@@ -162,15 +164,15 @@ def _accelerator() -> Accelerator:
 
 
 def _untrained(
-    recipe: Recipe, images: Split | Shards, device: torch.device
-) -> tuple[Method, OnlineProbe | None, Split, torch.optim.Optimizer]:
+    recipe: Recipe, images: Split | Shards, device: torch.device, *, main: bool
+) -> tuple[Method, OnlineProbe | None, Split | None, torch.optim.Optimizer]:
     """The recipe's method on the device, as its seed makes it, the probe that learns beside it, the images that tell
     how well it does, and its optimiser."""
     torch.manual_seed(recipe.seed)
     method = recipe.method(new_encoder(recipe.name))
     method.prepare(len(images))
-    look_at, rows = images_to_look_at(images, method.encoder.image_size)
-    probe = probe_beside(method, images, rows)
+    look_at, looked_at = images_to_look_at(images, method.encoder.image_size) if main else (None, np.empty(0))
+    probe = probe_beside(method, images, from_main(looked_at))
     method = method.to(device).to(memory_format=torch.channels_last)
     numbers = {"lr": recipe.peak_learning_rate, "momentum": recipe.momentum, "weight_decay": recipe.weight_decay}
     return method, probe, look_at, make_optimizer(recipe.optimizer, method, **numbers)
