@@ -222,6 +222,18 @@ def test_ranks_are_means_over_data_sets_and_equals_share_theirs():
     assert "mean rank" not in markdown([r | {"unit": ""} for r in rows])
 
 
+def test_trainings_of_one_model_share_a_cell_and_those_that_diverged_are_but_counted():
+    lost = {"seed": 2, "diverged": "diverged in step 49 at a rate of 0.015"}
+    rows = [row("a", 0.1, seed=0), row("a", 0.3, seed=1), row("a", None, **lost), row("b", None, **lost)]
+    text = markdown([*rows, row("c", 0.4, seed=0)])
+    assert "| a | 4 | 20.00 ± 14.14 (2 of 3 trainings) |" in text  # (0.3 - 0.1) / sqrt 2
+    assert "| b | 4 | (0 of 1 training) |" in text
+    assert "| c | 4 | 40.00 (1 training) |" in text
+    assert "- a on digits, k-NN: the training of seed 2 diverged in step 49 at a rate of 0.015." in text
+    elsewhere = [row(name, 0.5, seed=0, dataset="y") for name in "abc"]
+    assert mean_ranks([*rows, row("c", 0.4, seed=0), *elsewhere]) == {"a": 2.0, "c": 1.5}  # b is not everywhere
+
+
 def test_doubtful_numbers_are_noted_once():
     rows = [
         row("a", 0.5, grid_edge=True, converged=False, unseen=3),
