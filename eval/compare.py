@@ -9,10 +9,14 @@ from typing import Annotated
 import numpy as np
 import tyro
 
+from zoo.errors import BadData, needs
+
+with needs("eval", command=__name__ == "__main__"):
+    import scipy  # noqa: F401  (eval.intervals')
+
 from eval.command import run
 from eval.intervals import Comparison, compare
 from eval.results import read_predictions
-from zoo.errors import BadData
 
 
 def compare_files(a: Path, b: Path) -> Comparison:
