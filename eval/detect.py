@@ -4,8 +4,9 @@
 
 The schedule is MoCo's for VOC (He et al. 2020, section 4.2.1, and its released configuration): 24,000 steps of 16
 images, rate 0.02 after 100 steps of warm-up, a tenth of it from 18,000 and again from 22,000, short side 480 to 800,
-all layers trained. Batch normalisation is of one process. AP, AP50 and AP75 are COCO's, in [0, 1]. Difficult objects
-are learnt from, as in Detectron2; in the test an answer that lies on one counts neither way, as on COCO's crowds.
+all layers trained. Batch normalisation is of one process, and its running averages serve in the test, where MoCo's
+computes its statistics anew. AP, AP50 and AP75 are COCO's, in [0, 1]. Difficult objects are learnt from, as in
+Detectron2; in the test an answer that lies on one counts neither way, as on COCO's crowds.
 
 A small set on one CPU core, such as the blood cells of BCCD (205 train, 72 test images):
 
@@ -13,6 +14,7 @@ A small set on one CPU core, such as the blood cells of BCCD (205 train, 72 test
         --batch-size 4 --sides 64 --regions 32 --rate 0.06
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -203,6 +205,8 @@ def main() -> None:
         """
         at_least_one(models=len(models), sides=min(sides, default=0), regions=regions)
         at_least_one(steps=steps, batch_size=batch_size, seeds=seeds)
+        if not 0 < rate < math.inf:
+            raise BadData(f"rate = {rate}; a number above 0 is needed, such as {RATE}")
         device = "cuda" if torch.cuda.is_available() else "cpu"
         lists = read_lists(data, train, test)
         settings = Settings(neck, steps, batch_size, rate, sides, regions)

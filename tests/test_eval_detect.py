@@ -12,13 +12,15 @@ from voc_folder import voc
 
 from eval.contestants import fingerprint, open_contestant
 from eval.detect import main
-from eval.detection import average_precision, fit, mirrored, rate
+from eval.detection import Diverged, average_precision, fit, mirrored, rate
 from eval.detector import detector
 from eval.scenes import read_lists
 from zoo.encoder import load_encoder, save_encoder
 from zoo.errors import BadData, BadImage
 from zoo.store import INSIDE, read_card
 from zoo.voc import class_names, read_voc
+
+RED, BLUE = ("red", 0, (11, 11, 60, 60)), ("blue", 0, (31, 21, 90, 80))
 
 
 def test_boxes_count_from_0_and_those_without_an_area_are_left_out(tmp_path):
@@ -81,6 +83,7 @@ def test_a_list_that_is_none_is_told_and_one_of_windows_is_read(tmp_path, text, 
         ([], "models = 0; at least 1 is needed"),
         (["m", "--sides"], "sides = 0; at least 1"),
         (["m", "--batch-size", "0"], "batch_size = 0; at least 1"),
+        (["m", "--rate", "nan"], "rate = nan; a number above 0 is needed"),
         (["m", "--test", "train"], "2 images are on both lists, train and train"),
         (["m", "--test", "hard"], "hard.txt: no box to find in 1 images"),
         (["m", "--steps", "1", "--steps", "2"], "--steps stands there twice"),
@@ -134,6 +137,14 @@ def test_both_necks_learn_and_the_encoder_stays_as_it_was(tmp_path, neck, steps)
     assert 0 <= found["AP"] <= found["AP50"] <= 1
 
 
+def test_a_network_that_its_last_step_made_infinite_has_diverged(tmp_path):
+    scenes = read_voc(voc(tmp_path, {"a": [RED], "b": [BLUE]}), "train")
+    model = detector(open_contestant("timm:test_resnet", "digits").encoder, classes=2, neck="c4", sides=(16,))
+    torch.nn.init.constant_(model.roi_heads.box_predictor.cls_score.bias, 3e38)  # of all classes: the loss is finite
+    with pytest.raises(Diverged, match=r"^diverged in step 0, the last, at a rate of 1.25e\+38$"):
+        fit(model, scenes, class_names(scenes), steps=1, batch=2, peak=1e39)  # the decay times the rate is infinite
+
+
 class Oracle(torch.nn.Module):
     """Answers with the boxes of the scenes, one after another, and with the labels given."""
 
@@ -172,7 +183,6 @@ def test_a_backbone_without_stages_is_refused(encoder):
         detector(encoder, classes=2, neck="fpn")
 
 
-RED, BLUE = ("red", 0, (11, 11, 60, 60)), ("blue", 0, (31, 21, 90, 80))
 TINY = ["--train", "train", "--steps", "1", "--batch-size", "2", "--sides", "16", "--regions", "8"]
 TRAINED, UNTRAINED = "simco-r18-cifar100-cpu", "random:simco-r18-cifar100-cpu"
 
