@@ -11,11 +11,18 @@ from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from voc_folder import voc
 
-from eval.average_precision import average_precisions, bootstrap, eleven_point, mean_average_precision
-from eval.compare import compare_files
+from eval.average_precision import (
+    average_precisions,
+    bootstrap,
+    eleven_point,
+    mean_average_precision,
+    paired_bootstrap,
+)
+from eval.compare import compare_files, sentence
 from eval.contestants import fingerprint, open_contestant
 from eval.features import Features, RawPixels, extract, labelled
 from eval.finetune import Schedule, answers, finetune, loss, train
+from eval.intervals import compare_scores
 from eval.linear import PENALTIES, held_out, one_vs_rest, regression_path, standardised, strata
 from eval.protocols import expand
 from eval.results import Results
@@ -77,6 +84,20 @@ def test_the_mean_is_over_the_classes_that_have_images_and_lies_in_its_interval(
     assert low < mean_average_precision(scores, labels) < high < low + 0.15
     with pytest.raises(BadData, match="none of the 300 images is surely of any class"):
         mean_average_precision(scores, np.minimum(labels, 0))
+
+
+def test_the_interval_of_a_difference_is_that_of_the_same_images_for_both():
+    """Each of 300 images is drawn for A and B alike, so that equal noise cancels; drawn apart it would not."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (300, 2))
+    a = labels + rng.normal(size=labels.shape)
+    b = a + 0.05 * rng.normal(size=labels.shape)
+    low, high = paired_bootstrap(a, b, labels)
+    alone = bootstrap(a, labels)
+    assert low < mean_average_precision(a, labels) - mean_average_precision(b, labels) < high
+    assert high - low < (alone[1] - alone[0]) / 3
+    found = compare_scores(a, labels + 3 * rng.normal(size=labels.shape), labels)
+    assert 0 < found.low < found.difference == found.a - found.b < found.high
 
 
 @pytest.mark.slow
@@ -183,8 +204,9 @@ def test_a_folder_in_voc_layout_is_measured_by_mean_average_precision(squares, t
     drawn = sorted(path.stem.rpartition("-")[2] for path in (tmp_path / "out" / "plots").iterdir())
     assert drawn == ["classes", "neighbours", "spectrum"]
     (file,) = (tmp_path / "out" / "predictions").iterdir()
-    with pytest.raises(BadData, match="several labels an image"):
-        compare_files(file, file)
+    same = compare_files(file, file)
+    assert (same.n, same.a, same.difference, same.low, same.high) == (24, pytest.approx(expected), 0, 0, 0)
+    assert sentence(same, "A", "B").endswith("(paired bootstrap of the 11-point mAP): no difference can be told")
 
 
 def test_a_network_is_measured_on_it_from_the_command_line(squares, tmp_path, monkeypatch, capsys):
