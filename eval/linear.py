@@ -227,7 +227,7 @@ def mean_and_scale(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.where(std > 1e-6 * np.abs(mean) + 1e-30, std, np.inf).astype(np.float32)
 
 
-def refuse_one_class(labels: np.ndarray) -> None:
+def refuse_one_class(labels: np.ndarray, *, split: str = "train") -> None:
     """Raises BadData if fewer than two classes are left to tell apart."""
     if len(np.unique(labels)) < 2:
-        raise BadData(f"all {len(labels)} train images are of one class; a probe needs two. Is the subset too small?")
+        raise BadData(f"all {len(labels)} {split} images are of one class; two are needed. Is the subset too small?")

@@ -394,10 +394,11 @@ def test_a_test_split_that_is_a_copy_of_train_is_refused_and_single_duplicates_a
         open_source("digits", folder)
 
 
-def test_a_run_on_one_class_is_refused(tmp_path):
+@pytest.mark.parametrize(("protocol", "split"), [("knn", "train"), ("linear", "train"), ("retrieval", "test")])
+def test_a_run_on_one_class_is_refused(tmp_path, protocol, split):
     folder = image_folder(tmp_path, {"train": ["a"], "test": ["a"]}, np.random.default_rng(0))
-    with pytest.raises(BadData, match="one class"):
-        score("pixels:", data={"digits": folder}, protocols=["linear"])
+    with pytest.raises(BadData, match=f"{split} images are of one class"):
+        score("pixels:", data={"digits": folder}, protocols=[protocol])
 
 
 def test_raw_pixels_are_left_out_where_a_protocol_trains_a_network():
