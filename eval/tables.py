@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -136,6 +137,7 @@ def _notes(row: Row) -> list[str]:
         (row.get("grid_edge"), f"- {where}: the best setting lies at the edge of those tried."),
         (row.get("converged") is False, f"- {where}: the last fit did not converge."),
         (row.get("diverged"), f"- {where}: the training {_divergence(row)}."),
+        (more := _more_labels(row), f"- {where}: {more}"),
         (row["unseen"], f"- {row['dataset']}: {row['unseen']} test images of classes that train lacks, all mistakes."),
         (row["unlabelled"], f"- {row['dataset']}: {row['unlabelled']} images without a label left out."),
         (
@@ -151,6 +153,13 @@ def _notes(row: Row) -> list[str]:
 
 def _divergence(row: Row) -> str:
     return f"of seed {row['seed']} {row.get('diverged')}" if "seed" in row else "diverged"
+
+
+def _more_labels(row: Row) -> str:
+    """How many labels were used, where two of each class are far more than the share that was asked for."""
+    if row.get("n_fit", 0) <= 1.2 * row.get("n_asked", math.inf):
+        return ""
+    return f"{row['n_fit']:,} labels were used, not {row['n_asked']:,}: of each class two at least."
 
 
 def _best_of_knn(row: Row) -> str:

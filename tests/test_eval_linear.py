@@ -300,6 +300,7 @@ def test_more_labels_score_more_and_the_spread_over_draws_is_told(task):
     few, many = labels(task)
     assert few.value < many.value
     assert [few.facts["n_fit"], many.facts["n_fit"]] == [20, 142]
+    assert [few.facts["n_asked"], many.facts["n_asked"]] == [14, 144]
 
 
 def test_labels_below_zero_reach_no_probe():

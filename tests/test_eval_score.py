@@ -237,9 +237,11 @@ def test_trainings_of_one_model_share_a_cell_and_those_that_diverged_are_but_cou
 def test_doubtful_numbers_are_noted_once():
     rows = [
         row("a", 0.5, grid_edge=True, converged=False, unseen=3),
-        row("b", 0.5, collapsed=True, duplicates=10, unseen=3),
+        row("b", 0.5, collapsed=True, duplicates=10, unseen=3, n_fit=20, n_asked=14),
+        row("c", 0.5, n_fit=142, n_asked=144),
     ]
     text = markdown(rows)
+    assert text.count("labels were used") == text.count("20 labels were used, not 14: of each class two at least") == 1
     for note in ("edge of those tried", "did not converge", "has collapsed", "10 test images are in train"):
         assert text.count(note) == 1
     assert text.count("3 test images of classes that train lacks") == 1
