@@ -126,7 +126,7 @@ def _rows(contestant: Contestant, lists: Lists, settings: Settings, seed: int, d
         "cpu_seconds": round(time.process_time() - started, 2),
         "hardware": hardware(accelerator_name(device)),
         "date": today(),
-        "versions": versions(),
+        "versions": versions("torchvision", "torchmetrics", "pycocotools"),
         "command": command(),
     }
     place = f"{lists.name}/{contestant.label}/{len(lists.train)}/{len(lists.test)}"

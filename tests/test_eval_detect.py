@@ -215,6 +215,7 @@ def test_trainings_are_kept_and_the_same_command_trains_only_those_that_are_miss
     assert [row[flag] for flag in ("neck", "steps", "batch_size", "sides", "regions")] == ["c4", 1, 2, [16], 8]
     assert row["data_sha256"] == list(read_lists(folder, "train", "test").sha256)
     assert row["command"].endswith("--seeds 2")
+    assert {"torch", "torchvision", "torchmetrics", "pycocotools"} <= row["versions"].keys()
 
     lost, kept = sorted((folder.parent / "out/rows").iterdir())
     lost.unlink()
