@@ -3,6 +3,8 @@
 Labels are (n, C): 1 there, 0 not, -1 left out, as VOC does with difficult objects.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from zoo.errors import BadData
@@ -43,8 +45,26 @@ def mean_average_precision(scores: np.ndarray, labels: np.ndarray) -> float:
 
 def bootstrap(scores: np.ndarray, labels: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
     """95 % interval of the mean: images are drawn with replacement, RESAMPLES times."""
+    return _middle([mean_average_precision(scores[rows], labels[rows]) for rows in _draws(labels, seed)])
+
+
+def paired_bootstrap(a: np.ndarray, b: np.ndarray, labels: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
+    """95 % interval of the mean of scores `a` less that of `b`, both (n, C): each draw of images is graded for both."""
+    return _middle(
+        [
+            mean_average_precision(a[rows], labels[rows]) - mean_average_precision(b[rows], labels[rows])
+            for rows in _draws(labels, seed)
+        ]
+    )
+
+
+def _draws(labels: np.ndarray, seed: int) -> Iterator[np.ndarray]:
+    """Images (n,) drawn with replacement, RESAMPLES times; draws without any class are left out."""
     rng, n = np.random.default_rng(seed), len(labels)
     draws = (rng.integers(0, n, n) for _ in range(RESAMPLES))
-    values = [mean_average_precision(scores[rows], labels[rows]) for rows in draws if (labels[rows] == 1).any()]
+    return (rows for rows in draws if (labels[rows] == 1).any())
+
+
+def _middle(values: list[float]) -> tuple[float, float]:
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)

@@ -9,20 +9,26 @@ from typing import Annotated
 import numpy as np
 import tyro
 
+from zoo.errors import BadData, needs
+
+with needs("eval", command=__name__ == "__main__"):
+    import scipy  # noqa: F401  (eval.intervals')
+
 from eval.command import run
-from eval.intervals import Comparison, compare
+from eval.intervals import Comparison, compare, compare_scores
 from eval.results import read_predictions
-from zoo.errors import BadData
 
 
 def compare_files(a: Path, b: Path) -> Comparison:
-    """`eval.intervals.compare` of two files. Raises BadData if they are not of the same images, CorruptFile."""
+    """`eval.intervals.compare` of two files, or `compare_scores` where an image may be of several classes.
+
+    Raises BadData if they are not of the same images, CorruptFile.
+    """
     first, second = _read(a), _read(b)
     if any(first[name].tolist() != second[name].tolist() for name in ("data_sha256", "labels")):
         raise BadData(f"{a.name} and {b.name} were not made on the same images; only such can be compared")
-    if first["labels"].ndim > 1:
-        raise BadData(f"{a.name} holds scores for several labels an image; only predicted classes can be compared")
-    return compare(first["predicted"], second["predicted"], first["labels"])
+    measure = compare if first["labels"].ndim == 1 else compare_scores
+    return measure(first["predicted"], second["predicted"], first["labels"])
 
 
 def sentence(result: Comparison, a: str, b: str) -> str:
@@ -30,10 +36,14 @@ def sentence(result: Comparison, a: str, b: str) -> str:
     verdict = (
         "no difference can be told" if result.low <= 0 <= result.high else f"{a if result.low > 0 else b} is better"
     )
+    if result.p is None:
+        how = "paired bootstrap of the 11-point mAP)"
+    else:
+        how = f"paired bootstrap); right alone {result.only_a} and {result.only_b}, McNemar p = {result.p:.2g}"
     return (
         f"{a} {100 * result.a:.2f} %, {b} {100 * result.b:.2f} % on {result.n} images: difference "
         f"{100 * result.difference:+.2f} points, 95 % interval {100 * result.low:+.2f} to {100 * result.high:+.2f} "
-        f"(paired bootstrap); right alone {result.only_a} and {result.only_b}, McNemar p = {result.p:.2g}: {verdict}"
+        f"({how}: {verdict}"
     )
 
 

@@ -40,7 +40,11 @@ def labels(task: Task) -> list[Outcome]:
     for share in SHARES:
         draws = [draw_share(task.bank.labels, share, seed=seed) for seed in SEEDS]
         fits = [logistic_probe(_part(task.bank, draw), task.queries.rows, device=task.device) for draw in draws]
-        facts: dict[str, Any] = {"n_fit": len(draws[0]), "penalties": [fit.penalty for fit in fits]}
+        facts: dict[str, Any] = {
+            "n_fit": len(draws[0]),
+            "n_asked": round(share * len(task.bank)),
+            "penalties": [fit.penalty for fit in fits],
+        }
         facts["grid_edge"] = any(fit.grid_edge for fit in fits)
         facts["converged"] = all(fit.converged for fit in fits)
         protocol = f"linear probe on {share:.0%} of the labels, L-BFGS logistic regression, 3 draws"

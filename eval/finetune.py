@@ -7,10 +7,11 @@ from itertools import product
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
+from eval.average_precision import mean_average_precision
 from eval.features import batch_of, labelled, resized
-from eval.linear import held_out, refuse_one_class
+from eval.linear import held_out, refuse_one_class, strata
 from eval.linear_sgd import cosine, image_batches
 from eval.metrics import accuracy
 from eval.task import Outcome, Task
@@ -35,16 +36,20 @@ def finetune(task: Task) -> list[Outcome]:
     """Ericsson et al. 2021, appendix: 4 rates x 5 decays chosen on a held-out tenth of train, then all of train.
 
     SGD with Nesterov momentum 0.9, batch 64, 5,000 steps on half a cosine, crops and flips; batch normalisation trains.
+    Where an image may be of several classes, each is a yes or no of its own, and the mean average precision chooses.
     """
-    refuse_one_class(task.bank.labels)
+    several = task.bank.labels.ndim > 1
+    if not several:
+        refuse_one_class(task.bank.labels)
+    measure, kind = (mean_average_precision, ", one-vs-rest") if several else (accuracy, "")
     steps = task.finetune_steps
     index = labelled(task.train)
-    chosen_on = held_out(task.bank.labels)
+    chosen_on = held_out(strata(task.bank.labels) if several else task.bank.labels)
     scores = {}
     for rate, decay in product(RATES, DECAYS):
         network = train(task, index[~chosen_on], Schedule(rate, decay / rate, steps))
         predicted = answers(network, task.train, index[chosen_on], task)
-        scores[rate, decay] = accuracy(predicted, task.bank.labels[chosen_on])
+        scores[rate, decay] = measure(predicted, task.bank.labels[chosen_on])
     rate, decay = max(scores, key=scores.__getitem__)
     network = train(task, index, Schedule(rate, decay / rate, steps))
     predicted = answers(network, task.test, labelled(task.test), task)
@@ -55,7 +60,7 @@ def finetune(task: Task) -> list[Outcome]:
         "grid_edge": rate in (RATES[0], RATES[-1]),
         "held_out": {f"{r:g}, {d:g}": score for (r, d), score in scores.items()},
     }
-    protocol = f"fine-tuning, {steps} steps of {BATCH} images, rate and decay chosen on 10 % of train"
+    protocol = f"fine-tuning{kind}, {steps} steps of {BATCH} images, rate and decay chosen on 10 % of train"
     return [Outcome(f"finetune-{steps}", protocol, task.metric, value, ci95, predicted, facts)]
 
 
@@ -79,18 +84,37 @@ def train(task: Task, index: np.ndarray, schedule: Schedule, *, seed: int = 0) -
         for group in optimiser.param_groups:
             group["lr"] = schedule.rate * cosine(step / schedule.steps)
         optimiser.zero_grad()
-        F.cross_entropy(network(images), classes).backward()
+        loss(network(images), classes).backward()
         optimiser.step()
     return network.eval()
 
 
+def loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy, (), of logits (B, C) and classes (B,).
+
+    Of labels (B, C) the binary one: 1 yes, 0 no, and what is -1 is not learnt from.
+    """
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels)
+    known = labels >= 0
+    losses = F.binary_cross_entropy_with_logits(logits, labels.clamp(0).to(logits.dtype), reduction="none")
+    return (losses * known).sum() / known.sum()
+
+
 @torch.inference_mode()
 def answers(network: nn.Sequential, split: Split, index: np.ndarray, task: Task) -> np.ndarray:
-    """Predicted classes (n,) of the images `index`; -1 where the network has diverged."""
+    """Predicted classes (n,) of the images `index`, -1 where the network has diverged.
+
+    Scores (n, C) where an image may be of several, all of them equally low where it has diverged.
+    """
     parts = []
     batch = batch_of(task.encoder.image_size)
     for start in range(0, len(index), batch):
         pixels = resized(split.pixels[index[start : start + batch]], task.encoder.image_size)
         logits = network(torch.from_numpy(pixels).to(task.device).permute(0, 3, 1, 2) / 255)
-        parts.append(torch.where(logits.isfinite().all(1), logits.argmax(1), -1))
+        finite = logits.isfinite().all(1)
+        if split.labels.ndim > 1:
+            parts.append(torch.where(finite[:, None], logits, torch.finfo(logits.dtype).min))
+        else:
+            parts.append(torch.where(finite, logits.argmax(1), -1))
     return torch.cat(parts).cpu().numpy()

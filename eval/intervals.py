@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binomtest
 
+from eval.average_precision import mean_average_precision, paired_bootstrap
 from zoo.errors import BadData
 
 RESAMPLES = 1000
@@ -27,14 +28,14 @@ class Comparison(NamedTuple):
     """A against B on the same images."""
 
     n: int
-    a: float  # accuracy, [0, 1]
+    a: float  # accuracy, or 11-point mAP, [0, 1]
     b: float
     difference: float  # a - b
     low: float  # 95 % interval of the difference, paired bootstrap
     high: float
-    only_a: int  # images that A alone has right
-    only_b: int
-    p: float  # McNemar's exact test of "neither is better"
+    only_a: int = 0  # images that A alone has right
+    only_b: int = 0
+    p: float | None = None  # McNemar's exact test of "neither is better"; none for an mAP
 
 
 def compare(a: np.ndarray, b: np.ndarray, labels: np.ndarray, *, seed: int = 0) -> Comparison:
@@ -57,3 +58,9 @@ def compare(a: np.ndarray, b: np.ndarray, labels: np.ndarray, *, seed: int = 0) 
     return Comparison(
         n, float(right_a.mean()), float(right_b.mean()), difference, float(low), float(high), only_a, only_b, float(p)
     )
+
+
+def compare_scores(a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> Comparison:
+    """As `compare`, for scores a and b and labels (n, C) of images that are of several classes: the 11-point mAP."""
+    first, second = (mean_average_precision(scores, labels) for scores in (a, b))
+    return Comparison(len(labels), first, second, first - second, *paired_bootstrap(a, b, labels))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eval.linear import refuse_one_class
 from eval.task import Outcome, Task
 from zoo.errors import BadData
 
@@ -77,6 +78,7 @@ def _unit(features: np.ndarray, device: str | torch.device) -> Tensor:
 
 def knn(task: Task) -> list[Outcome]:
     """k-NN for every k and T; the headline is k = 20, or the largest k if the bank is smaller, and T = 0.07."""
+    refuse_one_class(task.bank.labels)
     predicted = knn_predict(
         task.bank.rows, task.bank.labels, task.queries.rows, temperatures=TEMPERATURES, device=task.device
     )

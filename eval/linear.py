@@ -216,13 +216,18 @@ def held_out(labels: np.ndarray, *, share: float = HELD_OUT, seed: int = 0) -> n
 
 def standardised(fit: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
     """Arrays (n, D) float32, shifted and scaled by mean and deviation of the first; constant columns become 0."""
-    mean = fit.mean(0, dtype=np.float64).astype(np.float32)
-    std = fit.std(0, dtype=np.float64).astype(np.float32)
-    scale = np.where(std > 1e-6 * np.abs(mean) + 1e-30, std, np.inf).astype(np.float32)
+    mean, scale = mean_and_scale(fit)
     return tuple((rows - mean) / scale for rows in (fit, *others))
 
 
-def refuse_one_class(labels: np.ndarray) -> None:
+def mean_and_scale(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (D,) float32 of the columns; of a constant one the latter is infinite."""
+    mean = rows.mean(0, dtype=np.float64).astype(np.float32)
+    std = rows.std(0, dtype=np.float64).astype(np.float32)
+    return mean, np.where(std > 1e-6 * np.abs(mean) + 1e-30, std, np.inf).astype(np.float32)
+
+
+def refuse_one_class(labels: np.ndarray, *, split: str = "train") -> None:
     """Raises BadData if fewer than two classes are left to tell apart."""
     if len(np.unique(labels)) < 2:
-        raise BadData(f"all {len(labels)} train images are of one class; a probe needs two. Is the subset too small?")
+        raise BadData(f"all {len(labels)} {split} images are of one class; two are needed. Is the subset too small?")

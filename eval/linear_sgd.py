@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eval.augment import crop_and_mirror
 from eval.features import labelled, resized
-from eval.linear import held_out, refuse_one_class
+from eval.linear import held_out, mean_and_scale, refuse_one_class
 from eval.task import Outcome, Task
 from zoo.encoder import Encoder
 from zoo.split import Split
@@ -25,6 +25,7 @@ MOCO_EPOCHS = 100
 MOCO_BATCH = 256  # images
 
 Batches = Iterator[tuple[Tensor, Tensor]]  # features (B, D), labels (B,)
+Standardisation = Callable[[np.ndarray | Tensor], Tensor]
 
 
 class Heads(NamedTuple):
@@ -49,34 +50,34 @@ def linear_sgd(task: Task) -> list[Outcome]:
     refuse_one_class(task.bank.labels)
     chosen_on = held_out(task.bank.labels)
     best, facts = _choice(*_on_features(task, ~chosen_on, RATES), task, chosen_on)
-    (heads, affine), facts["n_fit"] = _on_features(task, np.full(len(task.bank), True), (RATES[best],)), len(task.bank)
-    predicted = heads.predict(affine(task.queries.rows))[:, 0].cpu().numpy()
+    (heads, scaled), facts["n_fit"] = _on_features(task, np.full(len(task.bank), True), (RATES[best],)), len(task.bank)
+    predicted = heads.predict(scaled(task.queries.rows))[:, 0].cpu().numpy()
     protocol = "linear probe, SGD, 13 rates at once, standardised, rate chosen on 10 % of train, then all of train"
     return [_outcome("linear-sgd", protocol, predicted, task, facts)]
 
 
-def _on_features(task: Task, chosen: np.ndarray, rates: tuple[float, ...]) -> tuple[Heads, "Affine"]:
+def _on_features(task: Task, chosen: np.ndarray, rates: tuple[float, ...]) -> tuple[Heads, Standardisation]:
     """Heads trained on the rows `chosen` (n,) of train, and their standardisation."""
     x, y = task.bank.rows[chosen], task.bank.labels[chosen]
-    affine = Affine.of(x, task.device)
+    scaled = _standardisation(x, task.device)
     batch = int(np.clip(len(x) // 100, *BATCHES))
-    batches = feature_batches(affine(x), torch.from_numpy(y).to(task.device), STEPS, batch=batch)
-    return train_heads(batches, affine.dim, task.classes, rates=rates, steps=STEPS, schedule=cosine), affine
+    batches = feature_batches(scaled(x), torch.from_numpy(y).to(task.device), STEPS, batch=batch)
+    return train_heads(batches, x.shape[1], task.classes, rates=rates, steps=STEPS, schedule=cosine), scaled
 
 
 def linear_augmented(task: Task) -> list[Outcome]:
     """As `linear_sgd`, with fresh crops and flips of the images in every step; the best is tested as it is."""
     refuse_one_class(task.bank.labels)
     chosen_on = held_out(task.bank.labels)
-    affine = Affine.of(task.bank.rows[~chosen_on], task.device)
+    scaled = _standardisation(task.bank.rows[~chosen_on], task.device)
     steps = max(STEPS, EPOCHS * -(-int(np.count_nonzero(~chosen_on)) // MOCO_BATCH))
     images = augmented_batches(_network(task), task.train, labelled(task.train)[~chosen_on], steps, batch=MOCO_BATCH)
-    batches = ((affine(x), y) for x, y in images)
-    heads = train_heads(batches, affine.dim, task.classes, rates=RATES, steps=steps, schedule=cosine)
+    batches = ((scaled(x), y) for x, y in images)
+    heads = train_heads(batches, task.bank.rows.shape[1], task.classes, rates=RATES, steps=steps, schedule=cosine)
     protocol = "linear probe, SGD, 13 rates at once, standardised, crops and flips, rate chosen on 10 % of train"
-    best, facts = _choice(heads, affine, task, chosen_on)
+    best, facts = _choice(heads, scaled, task, chosen_on)
     facts["n_fit"] = int(np.count_nonzero(~chosen_on))
-    predicted = heads.predict(affine(task.queries.rows))[:, best].cpu().numpy()
+    predicted = heads.predict(scaled(task.queries.rows))[:, best].cpu().numpy()
     return [_outcome("linear-augmented", protocol, predicted, task, facts)]
 
 
@@ -104,9 +105,9 @@ def _network(task: Task) -> Encoder:
     return task.encoder
 
 
-def _choice(heads: Heads, affine: "Affine", task: Task, chosen_on: np.ndarray) -> tuple[int, dict[str, object]]:
+def _choice(heads: Heads, scaled: Standardisation, task: Task, chosen_on: np.ndarray) -> tuple[int, dict[str, object]]:
     """Which head is best on the held-out part of train, and what is told about it."""
-    right = heads.predict(affine(task.bank.rows[chosen_on])).cpu().numpy() == task.bank.labels[chosen_on, None]
+    right = heads.predict(scaled(task.bank.rows[chosen_on])).cpu().numpy() == task.bank.labels[chosen_on, None]
     scores = right.mean(0)
     best = int(scores.argmax())
     held = {f"{rate:.3g}": float(score) for rate, score in zip(RATES, scores, strict=True)}
@@ -118,24 +119,10 @@ def _outcome(name: str, protocol: str, predicted: np.ndarray, task: Task, facts:
     return Outcome(name, protocol, task.metric, value, ci95, predicted, facts)
 
 
-class Affine(NamedTuple):
-    """Standardisation, frozen before training."""
-
-    mean: Tensor  # (D,)
-    scale: Tensor  # (D,)
-
-    @classmethod
-    def of(cls, rows: np.ndarray, device: str | torch.device) -> "Affine":
-        std, mean = torch.std_mean(torch.from_numpy(rows).to(device), dim=0, correction=0)
-        return cls(mean, torch.where(std > 1e-6 * mean.abs() + 1e-30, 1 / std, 0))
-
-    @property
-    def dim(self) -> int:
-        return len(self.mean)
-
-    def __call__(self, rows: np.ndarray | Tensor) -> Tensor:
-        x = torch.as_tensor(rows, device=self.mean.device)
-        return (x - self.mean) * self.scale
+def _standardisation(rows: np.ndarray, device: str | torch.device) -> Standardisation:
+    """What `eval.linear.standardised` does to (n, D), by mean and deviation of `rows`, on the device."""
+    mean, scale = (torch.from_numpy(part).to(device) for part in mean_and_scale(rows))
+    return lambda x: (torch.as_tensor(x, device=device) - mean) / scale
 
 
 def cosine(progress: float) -> float:

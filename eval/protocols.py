@@ -33,7 +33,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "ridge": Protocol(ridge, 2),
     "fewshot": Protocol(fewshot, 2),
     "labels": Protocol(labels, 3),
-    "finetune": Protocol(finetune, 2, trains_on_images=True),
+    "finetune": Protocol(finetune, 2, trains_on_images=True, several_labels=True),
     "retrieval": Protocol(retrieval, 1),
     "geometry": Protocol(geometry, 2, several_labels=True),
 }

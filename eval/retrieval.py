@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from eval.features import Features
 from eval.intervals import spread, wilson
+from eval.linear import refuse_one_class
 from eval.task import Outcome, Task
 from zoo.embedding import unit_rows
 from zoo.errors import BadData
@@ -22,6 +23,7 @@ SEEDS = (0, 1, 2)  # of k-means
 def retrieval(task: Task) -> list[Outcome]:
     """Recall@1, 5, 10 and mAP@R of every test image among the other test images; NMI of k-means on them."""
     found = search(task.queries, device=task.device)
+    refuse_one_class(task.queries.labels, split="test")
     shares = found.pop("recall")
     facts = {**{f"recall@{depth}": share for depth, share in zip(DEPTHS, shares, strict=True)}, **found}
     asked = len(task.queries) - facts["alone"]

@@ -152,6 +152,8 @@ def main() -> None:
             processes=group,
         )
         if group.rank == 0:
+            if not rows:
+                raise BadData(f"nothing was measured: {protocol} trains a network, and {' '.join(models)} has none")
             results = Results(out)
             kept = results.with_earlier(rows)
             results.write_tables(kept)

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,7 +58,7 @@ def line(row: Row, rows: Sequence[Row]) -> str:
 def _section(title: str, rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
     columns = list(dict.fromkeys(map(column, rows)))
     lines = list(dict.fromkeys(line(row, rows) for row in rows))
-    cells = {(line(row, rows), column(row)): row for row in rows}
+    cells = _cells(rows)
     ks = sorted({int(k) for row in rows for k in row.get("by_k", ())}) if len(columns) == 1 else []
     ranks = mean_ranks(rows) if len(columns) > 1 and rows[0]["unit"] == "share" else {}
     heads = ["encoder", "D", *(f"{name}, {train:,} / {test:,}" for name, train, test, _ in columns)]
@@ -72,22 +74,50 @@ def _section(title: str, rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
     return title + unit, [heads, *body]
 
 
+def _cells(rows: Sequence[Row]) -> dict[tuple[str, Any], Row]:
+    """What stands where in a table; several trainings share a cell."""
+    places: dict[tuple[str, Any], list[Row]] = {}
+    for row in rows:
+        places.setdefault((line(row, rows), column(row)), []).append(row)
+    return {place: over_seeds(found) if "seed" in found[-1] else found[-1] for place, found in places.items()}
+
+
+def over_seeds(rows: Sequence[Row]) -> Row:
+    """One row for trainings that differ in their `seed` alone: mean and standard deviation (n - 1) of their values.
+
+    A training that diverged, its value None, is only counted: `trained` of `started`.
+    """
+    values = [row["value"] for row in rows if row["value"] is not None]
+    std = {"std": statistics.stdev(values)} if len(values) > 1 else {}
+    mean = statistics.fmean(values) if values else None
+    return rows[-1] | std | {"value": mean, "trained": len(values), "started": len(rows)}
+
+
+def trainings(row: Row) -> str:
+    """`5 trainings`, or `4 of 5 trainings`, of a row that `over_seeds` made."""
+    some, all_of_them = row["trained"], row["started"]
+    whole = f"{all_of_them} training{'s' if all_of_them > 1 else ''}"
+    return whole if some == all_of_them else f"{some} of {whole}"
+
+
 def _cell(row: Row) -> str:
     """The value with its 95 % interval, or with its standard deviation over seeds."""
+    if row["value"] is None:
+        return f"({trainings(row)})"
     scale = 100 if row["unit"] == "share" else 1
     text = f"{scale * row['value']:.2f}"
     if row["ci95"]:
         text += f" [{scale * row['ci95'][0]:.2f}, {scale * row['ci95'][1]:.2f}]"
     elif row.get("std") is not None:
         text += f" ± {scale * row['std']:.2f}"
-    return text
+    return f"{text} ({trainings(row)})" if "trained" in row else text
 
 
 def mean_ranks(rows: Sequence[Row]) -> dict[str, float]:
     """The mean over columns of each encoder's rank, 1 the best, equals sharing theirs; only encoders in all columns."""
     columns: dict[Any, dict[str, float]] = {}
-    for row in rows:
-        columns.setdefault(column(row), {})[line(row, rows)] = row["value"]
+    for (name, where), row in _cells(rows).items():
+        columns.setdefault(where, {}).update({name: row["value"]} if row["value"] is not None else {})
     everywhere = set.intersection(*(set(values) for values in columns.values()))
     ranks: dict[str, list[float]] = {name: [] for name in everywhere}
     for values in columns.values():
@@ -106,7 +136,8 @@ def _notes(row: Row) -> list[str]:
         (best, f"- {where}: {best}"),
         (row.get("grid_edge"), f"- {where}: the best setting lies at the edge of those tried."),
         (row.get("converged") is False, f"- {where}: the last fit did not converge."),
-        (row.get("diverged"), f"- {where}: the training diverged."),
+        (row.get("diverged"), f"- {where}: the training {_divergence(row)}."),
+        (more := _more_labels(row), f"- {where}: {more}"),
         (row["unseen"], f"- {row['dataset']}: {row['unseen']} test images of classes that train lacks, all mistakes."),
         (row["unlabelled"], f"- {row['dataset']}: {row['unlabelled']} images without a label left out."),
         (
@@ -118,6 +149,17 @@ def _notes(row: Row) -> list[str]:
         (row["duplicates"], f"- {row['dataset']}: {row['duplicates']} test images are in train, too."),
     ]
     return [note for holds, note in known if holds]
+
+
+def _divergence(row: Row) -> str:
+    return f"of seed {row['seed']} {row.get('diverged')}" if "seed" in row else "diverged"
+
+
+def _more_labels(row: Row) -> str:
+    """How many labels were used, where two of each class are far more than the share that was asked for."""
+    if row.get("n_fit", 0) <= 1.2 * row.get("n_asked", math.inf):
+        return ""
+    return f"{row['n_fit']:,} labels were used, not {row['n_asked']:,}: of each class two at least."
 
 
 def _best_of_knn(row: Row) -> str:

@@ -60,6 +60,7 @@ def fails(monkeypatch, *words: str) -> str:
         (["pixels:", "--data", "digits", "--protocol", "knn,"], "unknown protocol ''"),
         (["pixels:", "--data", "digits", "--max-test", "0"], "max_test = 0; at least 1"),
         (["random:r20", "--data", "digits", "--protocol", "finetune", "--finetune-steps", "0"], "finetune_steps = 0"),
+        (["pixels:", "--data", "digits", "--max-train", "9", "--protocol", "finetune"], "finetune trains a network"),
         (["no-such-model"], "unknown backbone 'such'"),
         ([], "no model to measure"),
     ],
@@ -85,7 +86,7 @@ def test_one_test_image_and_as_few_train_images_as_a_protocol_can_do_with_give_f
 
 
 @pytest.mark.parametrize(
-    "protocol", ["linear", "linear-sgd", "ridge", "fewshot", "labels", "linear-augmented", "finetune"]
+    "protocol", ["knn", "linear", "linear-sgd", "ridge", "fewshot", "labels", "linear-augmented", "finetune"]
 )
 def test_a_single_train_image_is_one_class_and_refused(protocol):
     with pytest.raises(BadData, match="1 train images are of one class"):

@@ -1,5 +1,9 @@
 """Detection: boxes are read and mirrored right, both necks learn two pictures, and the encoder stays as it was."""
 
+import json
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +11,16 @@ from PIL import Image
 from voc_folder import voc
 
 from eval.contestants import fingerprint, open_contestant
-from eval.detect import average_precision, detector, fit, main, mirrored, rate
+from eval.detect import main
+from eval.detection import Diverged, average_precision, fit, mirrored, rate
+from eval.detector import detector
+from eval.scenes import read_lists
+from zoo.encoder import load_encoder, save_encoder
 from zoo.errors import BadData, BadImage
+from zoo.store import INSIDE, read_card
 from zoo.voc import class_names, read_voc
+
+RED, BLUE = ("red", 0, (11, 11, 60, 60)), ("blue", 0, (31, 21, 90, 80))
 
 
 def test_boxes_count_from_0_and_those_without_an_area_are_left_out(tmp_path):
@@ -72,6 +83,7 @@ def test_a_list_that_is_none_is_told_and_one_of_windows_is_read(tmp_path, text, 
         ([], "models = 0; at least 1 is needed"),
         (["m", "--sides"], "sides = 0; at least 1"),
         (["m", "--batch-size", "0"], "batch_size = 0; at least 1"),
+        (["m", "--rate", "nan"], "rate = nan; a number above 0 is needed"),
         (["m", "--test", "train"], "2 images are on both lists, train and train"),
         (["m", "--test", "hard"], "hard.txt: no box to find in 1 images"),
         (["m", "--steps", "1", "--steps", "2"], "--steps stands there twice"),
@@ -125,6 +137,14 @@ def test_both_necks_learn_and_the_encoder_stays_as_it_was(tmp_path, neck, steps)
     assert 0 <= found["AP"] <= found["AP50"] <= 1
 
 
+def test_a_network_that_its_last_step_made_infinite_has_diverged(tmp_path):
+    scenes = read_voc(voc(tmp_path, {"a": [RED], "b": [BLUE]}), "train")
+    model = detector(open_contestant("timm:test_resnet", "digits").encoder, classes=2, neck="c4", sides=(16,))
+    torch.nn.init.constant_(model.roi_heads.box_predictor.cls_score.bias, 3e38)  # of all classes: the loss is finite
+    with pytest.raises(Diverged, match=r"^diverged in step 0, the last, at a rate of 1.25e\+38$"):
+        fit(model, scenes, class_names(scenes), steps=1, batch=2, peak=1e39)  # the decay times the rate is infinite
+
+
 class Oracle(torch.nn.Module):
     """Answers with the boxes of the scenes, one after another, and with the labels given."""
 
@@ -161,3 +181,85 @@ def test_an_answer_about_a_difficult_object_counts_neither_way(tmp_path):
 def test_a_backbone_without_stages_is_refused(encoder):
     with pytest.raises(BadData, match="layer4"):
         detector(encoder, classes=2, neck="fpn")
+
+
+TINY = ["--train", "train", "--steps", "1", "--batch-size", "2", "--sides", "16", "--regions", "8"]
+TRAINED, UNTRAINED = "simco-r18-cifar100-cpu", "random:simco-r18-cifar100-cpu"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two pictures to learn from, one to be tested on."""
+    voc(tmp_path / "squares", {"a": [RED], "b": [BLUE]})
+    return voc(tmp_path / "squares", {"c": [("red", 0, (21, 15, 70, 70))]}, split="test")
+
+
+def compared(monkeypatch, folder, models, *flags):
+    """`python -m eval.detect`, and the rows of its results.json by model, seed and metric."""
+    out = folder.parent / "out"
+    monkeypatch.setattr("sys.argv", ["eval.detect", *models, "--data", str(folder), "--out", str(out), *TINY, *flags])
+    try:
+        main()
+    finally:
+        rows = json.loads((out / "results.json").read_text())
+    return {(row["encoder"], row["seed"], row["rate"], row["metric"]): row for row in rows}
+
+
+def test_trainings_are_kept_and_the_same_command_trains_only_those_that_are_missing(folder, monkeypatch, capsys):
+    first = compared(monkeypatch, folder, [TRAINED], "--seeds", "2")
+    shown = capsys.readouterr().out
+    assert len(first) == 6
+    row = first[TRAINED, 1, 0.02, "AP50"]
+    card = read_card(INSIDE / TRAINED)
+    assert (row["weights_sha256"], row["n_train"], row["n_test"]) == (card.weights.sha256, 2, 1)
+    assert [row[flag] for flag in ("neck", "steps", "batch_size", "sides", "regions")] == ["c4", 1, 2, [16], 8]
+    assert row["data_sha256"] == list(read_lists(folder, "train", "test").sha256)
+    assert row["command"].endswith("--seeds 2")
+    assert {"torch", "torchvision", "torchmetrics", "pycocotools"} <= row["versions"].keys()
+
+    lost, kept = sorted((folder.parent / "out/rows").iterdir())
+    lost.unlink()
+    (folder.parent / "out/results.json").unlink()
+    time = kept.stat().st_mtime_ns
+    again = compared(monkeypatch, folder, [TRAINED], "--seeds", "2")
+    assert {key: row["value"] for key, row in again.items()} == {key: row["value"] for key, row in first.items()}
+    assert capsys.readouterr().out == shown
+    assert kept.stat().st_mtime_ns == time
+
+    both = compared(monkeypatch, folder, [TRAINED], "--rate", "0.01")
+    assert len(both) == 9
+    assert both[TRAINED, 0, 0.01, "AP"]["protocol"] != both[TRAINED, 0, 0.02, "AP"]["protocol"]
+    tables = (folder.parent / "out/results.md").read_text()
+    assert tables.count("(2 trainings)") == tables.count("(1 training)") == 3
+
+
+def test_a_training_that_diverges_is_told_and_counted_while_the_others_go_on(folder, monkeypatch, capsys):
+    encoder = load_encoder(INSIDE / TRAINED)
+    with torch.no_grad():
+        encoder.backbone.layer4[1].bn2.weight.mul_(1e38)
+    run = folder.parent / "run"
+    save_encoder(encoder, run, replace(read_card(INSIDE / TRAINED), name="simco-r18-cifar100", weights=None))
+    with pytest.raises(SystemExit, match=r"error: 1 of 2 trainings diverged, and are in no mean; a lower --rate"):
+        compared(monkeypatch, folder, [str(run), UNTRAINED])
+    lines = capsys.readouterr().out.splitlines()
+    assert f"| {run} | 0 | diverged in step 0 at a rate of 0.0025 | | |" in lines
+    assert f"| {run} | 0 of 1 training | diverged in step 0 at a rate of 0.0025 | | |" in lines
+    assert any(line.startswith(f"| {UNTRAINED} | 1 training | ") for line in lines)
+    rows = json.loads((folder.parent / "out/results.json").read_text())
+    assert {row["encoder"]: row["value"] is None for row in rows} == {"simco-r18-cifar100": True, UNTRAINED: False}
+    tables = (folder.parent / "out/results.md").read_text()
+    assert "| simco-r18-cifar100 | 512 | (0 of 1 training) |" in tables
+    assert "- simco-r18-cifar100 on squares, detection: the training of seed 0 diverged in step 0 at a rate" in tables
+
+
+def test_the_hash_of_a_list_follows_boxes_and_pictures_and_copies_are_counted(folder):
+    before = read_lists(folder, "train", "test")
+    assert (before.duplicates, before.unseen, before.classes) == (0, 0, ["blue", "red"])
+    voc(folder, {"c": [("red", 0, (21, 15, 70, 71))]}, split="test")
+    moved = read_lists(folder, "train", "test")
+    assert moved.sha256[0] == before.sha256[0]
+    assert moved.sha256[1] != before.sha256[1]
+    voc(folder, {"c": [("green", 0, (11, 11, 60, 60))]}, split="test")
+    shutil.copy(folder / "JPEGImages/a.jpg", folder / "JPEGImages/c.jpg")
+    copied = read_lists(folder, "train", "test")
+    assert (copied.duplicates, copied.unseen) == (1, 1)

@@ -22,7 +22,17 @@ from eval.linear import (
     ridge_probe,
     standardised,
 )
-from eval.linear_sgd import RATES, Heads, cosine, feature_batches, linear_moco, linear_sgd, moco_steps, train_heads
+from eval.linear_sgd import (
+    RATES,
+    Heads,
+    _standardisation,
+    cosine,
+    feature_batches,
+    linear_moco,
+    linear_sgd,
+    moco_steps,
+    train_heads,
+)
 from eval.metrics import accuracy
 from eval.task import Task
 from zoo.errors import BadData
@@ -214,6 +224,7 @@ def test_constant_columns_become_zero_and_harm_nothing():
     (x,) = standardised(rows)
     assert x[:, 1].tolist() == [0] * 5
     assert x[:, 0].std() == pytest.approx(1)
+    assert _standardisation(rows, "cpu")(rows).tolist() == x.tolist()
 
 
 def test_heads_side_by_side_equal_heads_trained_alone_by_torch(task):
@@ -289,6 +300,7 @@ def test_more_labels_score_more_and_the_spread_over_draws_is_told(task):
     few, many = labels(task)
     assert few.value < many.value
     assert [few.facts["n_fit"], many.facts["n_fit"]] == [20, 142]
+    assert [few.facts["n_asked"], many.facts["n_asked"]] == [14, 144]
 
 
 def test_labels_below_zero_reach_no_probe():

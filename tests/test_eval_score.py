@@ -222,12 +222,26 @@ def test_ranks_are_means_over_data_sets_and_equals_share_theirs():
     assert "mean rank" not in markdown([r | {"unit": ""} for r in rows])
 
 
+def test_trainings_of_one_model_share_a_cell_and_those_that_diverged_are_but_counted():
+    lost = {"seed": 2, "diverged": "diverged in step 49 at a rate of 0.015"}
+    rows = [row("a", 0.1, seed=0), row("a", 0.3, seed=1), row("a", None, **lost), row("b", None, **lost)]
+    text = markdown([*rows, row("c", 0.4, seed=0)])
+    assert "| a | 4 | 20.00 ± 14.14 (2 of 3 trainings) |" in text  # (0.3 - 0.1) / sqrt 2
+    assert "| b | 4 | (0 of 1 training) |" in text
+    assert "| c | 4 | 40.00 (1 training) |" in text
+    assert "- a on digits, k-NN: the training of seed 2 diverged in step 49 at a rate of 0.015." in text
+    elsewhere = [row(name, 0.5, seed=0, dataset="y") for name in "abc"]
+    assert mean_ranks([*rows, row("c", 0.4, seed=0), *elsewhere]) == {"a": 1.75, "c": 1.25}  # b is not everywhere
+
+
 def test_doubtful_numbers_are_noted_once():
     rows = [
         row("a", 0.5, grid_edge=True, converged=False, unseen=3),
-        row("b", 0.5, collapsed=True, duplicates=10, unseen=3),
+        row("b", 0.5, collapsed=True, duplicates=10, unseen=3, n_fit=20, n_asked=14),
+        row("c", 0.5, n_fit=142, n_asked=144),
     ]
     text = markdown(rows)
+    assert text.count("labels were used") == text.count("20 labels were used, not 14: of each class two at least") == 1
     for note in ("edge of those tried", "did not converge", "has collapsed", "10 test images are in train"):
         assert text.count(note) == 1
     assert text.count("3 test images of classes that train lacks") == 1
@@ -382,10 +396,11 @@ def test_a_test_split_that_is_a_copy_of_train_is_refused_and_single_duplicates_a
         open_source("digits", folder)
 
 
-def test_a_run_on_one_class_is_refused(tmp_path):
+@pytest.mark.parametrize(("protocol", "split"), [("knn", "train"), ("linear", "train"), ("retrieval", "test")])
+def test_a_run_on_one_class_is_refused(tmp_path, protocol, split):
     folder = image_folder(tmp_path, {"train": ["a"], "test": ["a"]}, np.random.default_rng(0))
-    with pytest.raises(BadData, match="one class"):
-        score("pixels:", data={"digits": folder}, protocols=["linear"])
+    with pytest.raises(BadData, match=f"{split} images are of one class"):
+        score("pixels:", data={"digits": folder}, protocols=[protocol])
 
 
 def test_raw_pixels_are_left_out_where_a_protocol_trains_a_network():

@@ -11,16 +11,26 @@ from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from voc_folder import voc
 
-from eval.average_precision import average_precisions, bootstrap, eleven_point, mean_average_precision
-from eval.compare import compare_files
-from eval.contestants import open_contestant
-from eval.features import Features, RawPixels, extract
-from eval.linear import PENALTIES, one_vs_rest, regression_path, standardised, strata
+from eval.average_precision import (
+    average_precisions,
+    bootstrap,
+    eleven_point,
+    mean_average_precision,
+    paired_bootstrap,
+)
+from eval.compare import compare_files, sentence
+from eval.contestants import fingerprint, open_contestant
+from eval.features import Features, RawPixels, extract, labelled
+from eval.finetune import Schedule, answers, finetune, loss, train
+from eval.intervals import compare_scores
+from eval.linear import PENALTIES, held_out, one_vs_rest, regression_path, standardised, strata
 from eval.protocols import expand
 from eval.results import Results
 from eval.score import main, score
 from eval.sources import open_source
 from eval.tables import markdown
+from eval.task import Task
+from zoo.encoder import Encoder, build_backbone
 from zoo.errors import BadData
 from zoo.split import open_split
 from zoo.voc import labelled_images
@@ -74,6 +84,20 @@ def test_the_mean_is_over_the_classes_that_have_images_and_lies_in_its_interval(
     assert low < mean_average_precision(scores, labels) < high < low + 0.15
     with pytest.raises(BadData, match="none of the 300 images is surely of any class"):
         mean_average_precision(scores, np.minimum(labels, 0))
+
+
+def test_the_interval_of_a_difference_is_that_of_the_same_images_for_both():
+    """Each of 300 images is drawn for A and B alike, so that equal noise cancels; drawn apart it would not."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (300, 2))
+    a = labels + rng.normal(size=labels.shape)
+    b = a + 0.05 * rng.normal(size=labels.shape)
+    low, high = paired_bootstrap(a, b, labels)
+    alone = bootstrap(a, labels)
+    assert low < mean_average_precision(a, labels) - mean_average_precision(b, labels) < high
+    assert high - low < (alone[1] - alone[0]) / 3
+    found = compare_scores(a, labels + 3 * rng.normal(size=labels.shape), labels)
+    assert 0 < found.low < found.difference == found.a - found.b < found.high
 
 
 @pytest.mark.slow
@@ -180,8 +204,9 @@ def test_a_folder_in_voc_layout_is_measured_by_mean_average_precision(squares, t
     drawn = sorted(path.stem.rpartition("-")[2] for path in (tmp_path / "out" / "plots").iterdir())
     assert drawn == ["classes", "neighbours", "spectrum"]
     (file,) = (tmp_path / "out" / "predictions").iterdir()
-    with pytest.raises(BadData, match="several labels an image"):
-        compare_files(file, file)
+    same = compare_files(file, file)
+    assert (same.n, same.a, same.difference, same.low, same.high) == (24, pytest.approx(expected), 0, 0, 0)
+    assert sentence(same, "A", "B").endswith("(paired bootstrap of the 11-point mAP): no difference can be told")
 
 
 def test_a_network_is_measured_on_it_from_the_command_line(squares, tmp_path, monkeypatch, capsys):
@@ -196,6 +221,53 @@ def test_a_network_is_measured_on_it_from_the_command_line(squares, tmp_path, mo
     assert len(rows) == 7
 
 
+def test_the_loss_of_several_labels_is_by_hand_and_what_is_not_known_has_no_gradient():
+    """Of logits 0 and ln 3 for yes, and -ln 3 for no: ln 2, ln 4/3, ln 4/3; the gradient is (sigmoid - label) / 3."""
+    logits = torch.tensor([[0.0, np.log(3)], [-np.log(3), 7.0]], requires_grad=True)
+    value = loss(logits, torch.tensor([[1, 1], [0, -1]]))
+    assert value.item() == pytest.approx((np.log(2) + 2 * np.log(4 / 3)) / 3, abs=1e-6)
+    value.backward()
+    assert logits.grad.tolist() == [pytest.approx([-1 / 6, -1 / 12]), pytest.approx([1 / 12, 0])]
+
+
+@pytest.fixture
+def fine(squares):
+    """The squares at 12 px before a 20-layer network; one step of each fine-tuning."""
+    torch.manual_seed(0)
+    encoder = Encoder(build_backbone("r20", image_size=12), mean=(0.4,) * 3, std=(0.3,) * 3, image_size=12).eval()
+    source = open_source("voc2007", squares).seen_by(encoder)
+    bank, queries = (extract(encoder, part) for part in (source.train, source.test))
+    return Task(encoder, source.train, source.test, bank, queries, 2, finetune_steps=1, metric=source.metric)
+
+
+def test_fine_tuning_on_several_labels_learns_each_of_them(fine):
+    index = labelled(fine.train)
+    before = fingerprint(fine.encoder)
+    network = train(fine, index, Schedule(rate=0.03, decay=0, steps=25))
+    scores = answers(network, fine.test, labelled(fine.test), fine)
+    assert scores.shape == (24, 2)
+    assert min(average_precisions(scores, fine.queries.labels)) > 0.9
+    assert fingerprint(fine.encoder) == before
+    with torch.no_grad():
+        network[1].bias.fill_(torch.nan)
+    assert np.unique(answers(network, fine.test, labelled(fine.test), fine)).tolist() == [np.finfo(np.float32).min]
+
+
+def test_fine_tuning_on_several_labels_is_chosen_and_graded_by_the_mean_average_precision(fine):
+    (outcome,) = finetune(fine)
+    columns = zip(outcome.predicted.T, fine.queries.labels.T, strict=True)
+    assert outcome.value == pytest.approx(np.mean([reference.eleven_point_ap(s, y) for s, y in columns]), abs=1e-9)
+    assert (outcome.name, outcome.metric) == ("finetune-1", "11-point mAP")
+    assert outcome.protocol.startswith("fine-tuning, one-vs-rest, 1 steps of 64 images")
+    index, aside = labelled(fine.train), held_out(strata(fine.bank.labels))
+    network = train(fine, index[~aside], Schedule(0.1, 0.0, 1))
+    expected = mean_average_precision(answers(network, fine.train, index[aside], fine), fine.bank.labels[aside])
+    assert outcome.facts["held_out"]["0.1, 0"] == pytest.approx(expected)
+    assert outcome.facts["held_out"][f"{outcome.facts['rate']:g}, {outcome.facts['decay']:g}"] == max(
+        outcome.facts["held_out"].values()
+    )
+
+
 def test_a_test_image_of_a_class_that_train_lacks_is_counted(squares):
     voc(squares, {"extra": [("green", 0, WHOLE)], "hard": [("violet", 1, WHOLE)]}, split="test")
     counts = open_source("voc2007", squares).counts
@@ -203,8 +275,8 @@ def test_a_test_image_of_a_class_that_train_lacks_is_counted(squares):
 
 
 def test_protocols_that_want_one_class_an_image_are_refused_and_a_suite_leaves_them_out(squares):
-    assert expand(["transfer"], several_labels=True) == ["linear"]
-    with pytest.raises(BadData, match="knn wants one class an image; for images of several there are linear, geometry"):
+    assert expand(["transfer"], several_labels=True) == ["linear", "finetune"]
+    with pytest.raises(BadData, match="for images of several there are linear, finetune, geometry"):
         score("pixels:", data={"digits": None, "voc2007": squares}, protocols=["linear", "knn"])
 
 

@@ -244,6 +244,8 @@ def test_an_unknown_recipe_names_the_nearest_ones(monkeypatch):
     [
         ("train/pretrain.py", "accelerate", "train"),
         ("eval/score.py", "torch", "eval"),
+        ("eval/compare.py", "scipy", "eval"),
+        ("eval/detect.py", "accelerate", "eval"),
         ("serve/export.py", "onnx", "export"),
     ],
 )

@@ -34,10 +34,10 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide a result."""
+def versions(*more: str) -> dict[str, str]:
+    """Versions of Python and of the packages that decide a result, `more` of them for some."""
     found = {"python": platform.python_version()}
-    for package in RECORDED:
+    for package in (*RECORDED, *more):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
