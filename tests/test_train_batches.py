@@ -168,7 +168,7 @@ def test_a_batch_too_short_to_train_on_is_refused_with_what_cannot_be_decoded(tm
 
 
 def test_a_shortened_batch_goes_through_the_encoder_in_equal_chunks_and_the_probe_learns_from_it(tmp_path, monkeypatch):
-    """16 images in 4 chunks; without the one that cannot be decoded 12 of them, 3 at a time."""
+    """16 images in 4 chunks of 4; without the one that cannot be decoded in 3 of them."""
     for i in range(32):
         folder = tmp_path / "own" / f"kind{i % 2}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ def test_a_shortened_batch_goes_through_the_encoder_in_equal_chunks_and_the_prob
     recipe = replace(find_recipe("simco-r20-digits"), batch_size=16, epochs=1, warmup_epochs=0)
     data = Path(f"folder:{tmp_path / 'own'}")
     run = pretrain(recipe, data=data, out=tmp_path / "run", stream=True, chunk=4, knn_every=0)
-    assert sorted(seen) == [(12, 3), (16, 4)]
+    assert sorted(seen) == [(12, 4), (16, 4)]
     weight = load_file(last_checkpoint(run / "checkpoints"))["method.probe.weight"]
     assert weight[:2].abs().sum() > 0
 

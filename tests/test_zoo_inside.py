@@ -60,6 +60,7 @@ def test_the_card_tells_the_rounding_and_the_golden_embeddings_are_those_of_the_
     run: Path, inside: Path, encoder: Encoder
 ):
     folder, moved = keep_inside(run)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
     assert 0 < moved < 2e-3
     assert f"in float16; largest change of an embedding {moved:.1e}" in zoo.info(NAME).training["stored"]
     assert verify(NAME) == {"torch": 0.0}

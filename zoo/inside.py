@@ -39,6 +39,7 @@ def keep_inside(run: Path, *, force: bool = False) -> tuple[Path, float]:
     with new_folder(target) as aside:
         with disk_errors():
             save_file(tensors, aside / WEIGHTS, metadata={"format": "pt"})
+            (aside / WEIGHTS).chmod(0o644)  # which safetensors lets nobody else read
         moved = _finish(aside, replace(card, weights=fingerprint(aside / WEIGHTS), published=None), run)
     return target, moved
 
