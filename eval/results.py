@@ -36,14 +36,18 @@ class Results:
                 raise ZooError(f"cannot write into {self.folder}; give another folder with --out")
 
     def once(self, key: list[Any], measure: Callable[[], list[Row]]) -> list[Row]:
-        """The rows of `key`: from an earlier run if it got that far, else measured and kept."""
+        """The rows of `key`: from an earlier run if it got that far, else measured and kept.
+
+        If another process has measured the same meanwhile, its rows stand.
+        """
         if self.folder is None:
             return measure()
         path = self.folder / "rows" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
         if path.is_file():
             return read_rows(path)
         rows = measure()
-        write_bytes(path, json.dumps(rows, indent=1, allow_nan=False).encode())
+        if not path.is_file():
+            write_bytes(path, json.dumps(rows, indent=1, allow_nan=False).encode())
         return read_rows(path)
 
     def once_file(self, name: str, make: Callable[[], bytes]) -> None:

@@ -137,6 +137,14 @@ def test_what_was_measured_into_a_folder_before_stays_in_its_tables(tmp_path, mo
     assert "k-NN" not in capsys.readouterr().out  # printed is what was asked for
 
 
+def test_of_two_that_measure_the_same_at_once_the_rows_of_the_first_stand(tmp_path):
+    rows, results = score("pixels:", **FEW), Results(tmp_path)
+    later = [row | {"cpu_seconds": -1} for row in rows]
+    results.make_ready()
+    found = results.once(["key"], lambda: results.once(["key"], lambda: rows) and later)
+    assert found == results.with_earlier([]) == rows
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
 def test_predictions_that_are_not_one_for_each_label_are_refused(tmp_path, shape):
     file = tmp_path / "a.npz"
