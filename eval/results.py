@@ -112,6 +112,8 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
         shape = found["labels"].shape
         if not all(shape) or not shape or found["predicted"].shape != shape:
             raise ValueError(f"{found['predicted'].shape} predictions and {shape} labels")
+        if not np.isfinite(found["predicted"]).all():
+            raise ValueError("some are not finite")
         return found
     except (ValueError, TypeError, KeyError, EOFError, OSError, BadZipFile) as error:
         raise CorruptFile(f"{path}: not predictions of eval.score ({error}). Delete it, and measure again") from error

@@ -145,7 +145,10 @@ def _notes(row: Row) -> list[str]:
         (row.get("converged") is False, f"- {where}: the last fit did not converge."),
         (row.get("diverged"), f"- {where}: the training {_divergence(row)}."),
         (more := _more_labels(row), f"- {where}: {more}"),
-        (row["unseen"], f"- {row['dataset']}: {row['unseen']} test images of classes that train lacks, all mistakes."),
+        (
+            row["unseen"],
+            f"- {row['dataset']}: {row['unseen']} test images of classes that train lacks: nothing learns those.",
+        ),
         (row["unlabelled"], f"- {row['dataset']}: {row['unlabelled']} images without a label left out."),
         (
             row.get("difficult"),

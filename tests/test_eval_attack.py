@@ -153,6 +153,13 @@ def test_predictions_that_are_not_one_for_each_label_are_refused(tmp_path, shape
         read_predictions(file)
 
 
+def test_scores_that_are_not_finite_are_refused(tmp_path):
+    file = tmp_path / "a.npz"
+    np.savez(file, predicted=np.array([[np.nan]]), labels=np.ones((1, 1), int), data_sha256=np.array(["a", "b"]))
+    with pytest.raises(CorruptFile, match=r"a.npz: not predictions of eval.score \(some are not finite\)"):
+        read_predictions(file)
+
+
 def test_predictions_with_other_labels_are_of_other_images(tmp_path):
     for name, labels in {"a": [0, 1], "b": [0, 0]}.items():
         np.savez(
