@@ -75,9 +75,14 @@ def detect(
 ) -> Iterator[tuple[str, list[Row]]]:
     """Each model with the rows of each of its trainings, AP, AP50 and AP75, those that `results` has from there.
 
-    The value of a training that diverged is None. Raises BadData, CorruptFile, ZooError, and as `zoo.load`.
+    A model that several names stand for is trained under the first. The value of a training that diverged is None.
+    Raises BadData, CorruptFile, ZooError, and as `zoo.load`.
     """
-    opened = {name: open_model(name) for name in models}
+    opened: dict[str, Contestant] = {}
+    for name in models:
+        one = open_model(name)
+        if all((one.label, one.sha256) != (other.label, other.sha256) for other in opened.values()):
+            opened[name] = one
     for one in opened.values():  # before hours go by with the first one
         detector(_encoder(one, 0), classes=len(lists.classes), neck=settings.neck)
     results.make_ready()

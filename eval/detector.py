@@ -18,6 +18,7 @@ Neck = Literal["fpn", "c4"]
 STAGES = ("layer1", "layer2", "layer3", "layer4")
 REGIONS = 512  # of an image that the second stage learns from in a step
 SIDES = (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)  # pixels, of the shorter side in training
+SMALLEST_SIDES = {"c4": 16, "fpn": 33}  # pixels; below, anchors vanish, or the last stage has one pixel to normalise
 ANCHORS = (32, 64, 128, 256, 512)  # pixels, sides of the squares where the last of SIDES is 800
 SHAPES = (0.5, 1.0, 2.0)  # height to width
 
@@ -29,8 +30,10 @@ def detector(
 
     sides: allowed lengths of the shorter side in training; the last one is used in tests, and the anchors shrink with
     it. regions: of each image that the second stage learns from in a step; in a test it sees four times as many.
-    Raises BadData if the backbone has no four stages.
+    Raises BadData if the backbone has no four stages, or a side is too short.
     """
+    if min(sides) < SMALLEST_SIDES[neck]:
+        raise BadData(f"sides = {min(sides)}; {neck} needs {SMALLEST_SIDES[neck]} pixels at least")
     network = copy.deepcopy(encoder.backbone)
     if not all(hasattr(network, stage) for stage in STAGES):
         raise BadData(f"{type(network).__name__} has no stages {', '.join(STAGES)}; detection needs such a ResNet")

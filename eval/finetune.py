@@ -39,8 +39,9 @@ def finetune(task: Task) -> list[Outcome]:
     Where an image may be of several classes, each is a yes or no of its own, and the mean average precision chooses.
     """
     several = task.bank.labels.ndim > 1
-    if not several:
-        refuse_one_class(task.bank.labels)
+    refuse_one_class(task.bank.labels)
+    if several:
+        refuse_one_class(task.queries.labels, split="test")
     measure, kind = (mean_average_precision, ", one-vs-rest") if several else (accuracy, "")
     steps = task.finetune_steps
     index = labelled(task.train)

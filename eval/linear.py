@@ -41,6 +41,8 @@ class Fit(NamedTuple):
 def linear(task: Task) -> list[Outcome]:
     """Logistic regression, the penalty chosen on a tenth of train, refitted on all of it."""
     probe, kind = (one_vs_rest, "one-vs-rest ") if task.bank.labels.ndim > 1 else (logistic_probe, "")
+    if kind:
+        refuse_one_class(task.queries.labels, split="test")
     fit = probe(task.bank, task.queries.rows, device=task.device)
     protocol = f"linear probe, L-BFGS {kind}logistic regression, standardised, penalty chosen on 10 % of train"
     return [_outcome("linear", protocol, fit, task)]
@@ -94,6 +96,7 @@ def one_vs_rest(
     device: str | torch.device = "cpu",
 ) -> Fit:
     """As `logistic_probe`, for train labels (n, C) of 1, 0 and -1; what is -1 is neither learnt from nor selects."""
+    refuse_one_class(train.labels)
     choice = Choice(held_out(strata(train.labels), seed=seed), mean_average_precision)
     return _selected(train, train.labels.shape[1], queries, choice, penalties, device)
 
@@ -228,6 +231,8 @@ def mean_and_scale(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def refuse_one_class(labels: np.ndarray, *, split: str = "train") -> None:
-    """Raises BadData if fewer than two classes are left to tell apart."""
+    """Raises BadData if fewer than two classes are left to tell apart; of labels (n, C), if none is on some alone."""
+    if labels.ndim > 1 and not ((labels == 1).any(0) & (labels == 0).any(0)).any():
+        raise BadData(f"each class is on all {len(labels)} {split} images or on none of them; there is nothing to rank")
     if len(np.unique(labels)) < 2:
         raise BadData(f"all {len(labels)} {split} images are of one class; two are needed. Is the subset too small?")

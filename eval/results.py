@@ -36,14 +36,18 @@ class Results:
                 raise ZooError(f"cannot write into {self.folder}; give another folder with --out")
 
     def once(self, key: list[Any], measure: Callable[[], list[Row]]) -> list[Row]:
-        """The rows of `key`: from an earlier run if it got that far, else measured and kept."""
+        """The rows of `key`: from an earlier run if it got that far, else measured and kept.
+
+        If another process has measured the same meanwhile, its rows stand.
+        """
         if self.folder is None:
             return measure()
         path = self.folder / "rows" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
         if path.is_file():
             return read_rows(path)
         rows = measure()
-        write_bytes(path, json.dumps(rows, indent=1, allow_nan=False).encode())
+        if not path.is_file():
+            write_bytes(path, json.dumps(rows, indent=1, allow_nan=False).encode())
         return read_rows(path)
 
     def once_file(self, name: str, make: Callable[[], bytes]) -> None:
@@ -108,6 +112,8 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
         shape = found["labels"].shape
         if not all(shape) or not shape or found["predicted"].shape != shape:
             raise ValueError(f"{found['predicted'].shape} predictions and {shape} labels")
+        if not np.isfinite(found["predicted"]).all():
+            raise ValueError("some are not finite")
         return found
     except (ValueError, TypeError, KeyError, EOFError, OSError, BadZipFile) as error:
         raise CorruptFile(f"{path}: not predictions of eval.score ({error}). Delete it, and measure again") from error

@@ -22,8 +22,8 @@ SEEDS = (0, 1, 2)  # of k-means
 
 def retrieval(task: Task) -> list[Outcome]:
     """Recall@1, 5, 10 and mAP@R of every test image among the other test images; NMI of k-means on them."""
-    found = search(task.queries, device=task.device)
     refuse_one_class(task.queries.labels, split="test")
+    found = search(task.queries, device=task.device)
     shares = found.pop("recall")
     facts = {**{f"recall@{depth}": share for depth, share in zip(DEPTHS, shares, strict=True)}, **found}
     asked = len(task.queries) - facts["alone"]

@@ -1,11 +1,13 @@
 """What detection learns from and is tested on: two lists of one folder in VOC layout, checked before any training."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from zoo.errors import BadData
+from zoo.pixels import read_rgb
 from zoo.voc import Scene, class_names, read_voc
 
 
@@ -27,15 +29,15 @@ class Lists(NamedTuple):
 
 
 def read_lists(folder: Path, train: str, test: str) -> Lists:
-    """Both lists. Raises BadData if an image is on both, and as `read_voc`."""
+    """Both lists. Raises BadData if an image is on both, or a box beside its image, BadImage, and as `read_voc`."""
     scenes, tests = read_voc(folder, train), read_voc(folder, test)
     both = {scene.image for scene in scenes} & {scene.image for scene in tests}
     if both:
         raise BadData(f"{folder}: {len(both)} images are on both lists, {train} and {test}; what was learnt is no test")
-    images, asked = ([hashlib.sha256(scene.image.read_bytes()).digest() for scene in part] for part in (scenes, tests))
+    images, asked = ([_image_sha256(scene) for scene in part] for part in (scenes, tests))
     known, copies = set(class_names(scenes)), set(images)
     return Lists(
-        folder.resolve().name,
+        os.fsencode(folder.resolve().name).decode(errors="replace"),  # tables are UTF-8
         (train, test),
         scenes,
         tests,
@@ -43,6 +45,14 @@ def read_lists(folder: Path, train: str, test: str) -> Lists:
         unseen=sum(not known.issuperset(scene.names) for scene in tests),
         duplicates=sum(digest in copies for digest in asked),
     )
+
+
+def _image_sha256(scene: Scene) -> bytes:
+    """Of the image's file, once it was decoded: what cannot be learnt from is told here, not after hours."""
+    size = read_rgb(scene.image).size
+    if (scene.boxes[:, :2] >= size).any() or (scene.boxes[:, 2:] <= 0).any():
+        raise BadData(f"{scene.image}: {size[0]} x {size[1]} pixels, and a box of its annotation lies beside them")
+    return hashlib.sha256(scene.image.read_bytes()).digest()
 
 
 def _sha256(scenes: Sequence[Scene], images: Sequence[bytes]) -> str:

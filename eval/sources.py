@@ -26,7 +26,7 @@ class Counts:
     skipped: int  # could not be decoded
     unlabelled: int  # have the label -1 and are left out
     difficult: int  # of several labels of the labelled images, those that are -1: left out of that class alone
-    unseen: int  # test images of a class that train lacks: they are kept, and count as mistakes
+    unseen: int  # test images of a class that train lacks: they are kept
     duplicates: int  # test images that train holds, too, pixel for pixel
 
 

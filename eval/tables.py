@@ -20,7 +20,8 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def _pipes(cells: Sequence[Sequence[str]]) -> str:
     rule = ["---"] + ["--:"] * (len(cells[0]) - 1)
-    return "\n".join(f"| {' | '.join(line)} |" for line in [cells[0], rule, *cells[1:]])
+    safe = ([cell.replace("|", r"\|") for cell in line] for line in [cells[0], rule, *cells[1:]])
+    return "\n".join(f"| {' | '.join(line)} |" for line in safe)
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -75,11 +76,17 @@ def _section(title: str, rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
 
 
 def _cells(rows: Sequence[Row]) -> dict[tuple[str, Any], Row]:
-    """What stands where in a table; several trainings share a cell."""
+    """What stands where in a table; several trainings share a cell, each seed once."""
     places: dict[tuple[str, Any], list[Row]] = {}
     for row in rows:
         places.setdefault((line(row, rows), column(row)), []).append(row)
-    return {place: over_seeds(found) if "seed" in found[-1] else found[-1] for place, found in places.items()}
+    return {place: _in_one_cell(found) for place, found in places.items()}
+
+
+def _in_one_cell(rows: Sequence[Row]) -> Row:
+    """The last of them, or, of trainings, the mean over seeds of the last of each."""
+    of_seed = {row.get("seed"): row for row in rows}
+    return over_seeds(list(of_seed.values())) if "seed" in rows[-1] else rows[-1]
 
 
 def over_seeds(rows: Sequence[Row]) -> Row:
@@ -138,7 +145,10 @@ def _notes(row: Row) -> list[str]:
         (row.get("converged") is False, f"- {where}: the last fit did not converge."),
         (row.get("diverged"), f"- {where}: the training {_divergence(row)}."),
         (more := _more_labels(row), f"- {where}: {more}"),
-        (row["unseen"], f"- {row['dataset']}: {row['unseen']} test images of classes that train lacks, all mistakes."),
+        (
+            row["unseen"],
+            f"- {row['dataset']}: {row['unseen']} test images of classes that train lacks: nothing learns those.",
+        ),
         (row["unlabelled"], f"- {row['dataset']}: {row['unlabelled']} images without a label left out."),
         (
             row.get("difficult"),

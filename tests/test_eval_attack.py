@@ -137,11 +137,26 @@ def test_what_was_measured_into_a_folder_before_stays_in_its_tables(tmp_path, mo
     assert "k-NN" not in capsys.readouterr().out  # printed is what was asked for
 
 
+def test_of_two_that_measure_the_same_at_once_the_rows_of_the_first_stand(tmp_path):
+    rows, results = score("pixels:", **FEW), Results(tmp_path)
+    later = [row | {"cpu_seconds": -1} for row in rows]
+    results.make_ready()
+    found = results.once(["key"], lambda: results.once(["key"], lambda: rows) and later)
+    assert found == results.with_earlier([]) == rows
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
 def test_predictions_that_are_not_one_for_each_label_are_refused(tmp_path, shape):
     file = tmp_path / "a.npz"
     np.savez(file, predicted=np.zeros(shape, int), labels=np.zeros(shape[:1], int), data_sha256=np.array(["a", "b"]))
     with pytest.raises(CorruptFile, match=r"a.npz: not predictions of eval.score \(.* predictions and .* labels\)"):
+        read_predictions(file)
+
+
+def test_scores_that_are_not_finite_are_refused(tmp_path):
+    file = tmp_path / "a.npz"
+    np.savez(file, predicted=np.array([[np.nan]]), labels=np.ones((1, 1), int), data_sha256=np.array(["a", "b"]))
+    with pytest.raises(CorruptFile, match=r"a.npz: not predictions of eval.score \(some are not finite\)"):
         read_predictions(file)
 
 

@@ -1,7 +1,9 @@
 """Detection: boxes are read and mirrored right, both necks learn two pictures, and the encoder stays as it was."""
 
 import json
+import os
 import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -50,6 +52,10 @@ BOX = "<bndbox><xmin>{}</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox
         ("<annotation><object><name>red</name></object></annotation>", "could not convert string to float: ''"),
         (f"<annotation><object><name>red</name>{BOX.format('inf')}</object></annotation>", r"a box with .*\[inf, 1"),
         (f"<annotation><object><name>red</name>{BOX.format('nan')}</object></annotation>", r"a box with .*\[nan, 1"),
+        (
+            f"<annotation><object><name>red</name>{BOX.format('1e39')}</object></annotation>",
+            r"a box with .*\[1e\+39, 1",
+        ),
     ],
 )
 def test_an_annotation_that_is_none_is_told_with_its_name(tmp_path, annotation, told):
@@ -86,12 +92,17 @@ def test_a_list_that_is_none_is_told_and_one_of_windows_is_read(tmp_path, text, 
         (["m", "--rate", "nan"], "rate = nan; a number above 0 is needed"),
         (["m", "--test", "train"], "2 images are on both lists, train and train"),
         (["m", "--test", "hard"], "hard.txt: no box to find in 1 images"),
+        (["m", "--test", "cut"], "cut.jpg: cannot be decoded"),
+        (["m", "--test", "beside"], "beside.jpg: 96 x 96 pixels, and a box of its annotation lies beside them"),
         (["m", "--steps", "1", "--steps", "2"], "--steps stands there twice"),
     ],
 )
 def test_what_cannot_be_trained_or_tested_is_told_before_anything_is_trained(tmp_path, monkeypatch, words, told):
     voc(tmp_path, {name: [("red", 0, (11, 21, 50, 60))] for name in ("one", "two")})
     voc(tmp_path, {"three": [("red", 1, (11, 21, 50, 60))]}, split="hard")
+    voc(tmp_path, {"beside": [("red", 0, (97, 21, 120, 60))]}, split="beside")
+    cut = voc(tmp_path, {"cut": [("red", 0, (11, 21, 50, 60))]}, split="cut") / "JPEGImages/cut.jpg"
+    cut.write_bytes(cut.read_bytes()[:400])
     words = ["eval.detect", *words, "--data", str(tmp_path), "--train", "train"]
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit, match=told):
@@ -183,6 +194,20 @@ def test_a_backbone_without_stages_is_refused(encoder):
         detector(encoder, classes=2, neck="fpn")
 
 
+@pytest.mark.parametrize(("neck", "side"), [("c4", 15), ("fpn", 32)])
+def test_sides_too_short_for_anchors_or_for_the_last_stage_are_refused(neck, side):
+    encoder = open_contestant("timm:test_resnet", "digits").encoder
+    with pytest.raises(BadData, match=f"sides = {side}; {neck} needs {side + 1} pixels at least"):
+        detector(encoder, classes=2, neck=neck, sides=(side, 96))
+    assert detector(encoder, classes=2, neck=neck, sides=(side + 1, 96)).transform.min_size == (side + 1, 96)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file names are UTF-8 by force")
+def test_a_folder_whose_name_is_no_utf8_has_one_that_tables_can_hold(folder):
+    strange = folder.rename(folder.parent / os.fsdecode(b"a\xff"))
+    assert read_lists(strange, "train", "test").name == "a\ufffd"
+
+
 TINY = ["--train", "train", "--steps", "1", "--batch-size", "2", "--sides", "16", "--regions", "8"]
 TRAINED, UNTRAINED = "simco-r18-cifar100-cpu", "random:simco-r18-cifar100-cpu"
 
@@ -226,7 +251,7 @@ def test_trainings_are_kept_and_the_same_command_trains_only_those_that_are_miss
     assert capsys.readouterr().out == shown
     assert kept.stat().st_mtime_ns == time
 
-    both = compared(monkeypatch, folder, [TRAINED], "--rate", "0.01")
+    both = compared(monkeypatch, folder, [TRAINED, str(INSIDE / TRAINED)], "--rate", "0.01")  # two names of one model
     assert len(both) == 9
     assert both[TRAINED, 0, 0.01, "AP"]["protocol"] != both[TRAINED, 0, 0.02, "AP"]["protocol"]
     tables = (folder.parent / "out/results.md").read_text()

@@ -222,9 +222,14 @@ def test_ranks_are_means_over_data_sets_and_equals_share_theirs():
     assert "mean rank" not in markdown([r | {"unit": ""} for r in rows])
 
 
+def test_a_bar_in_a_name_makes_no_column():
+    assert r"| encoder | D | a\|b, 10 / 10 |" in markdown([row("a", 0.5, dataset="a|b")])
+
+
 def test_trainings_of_one_model_share_a_cell_and_those_that_diverged_are_but_counted():
     lost = {"seed": 2, "diverged": "diverged in step 49 at a rate of 0.015"}
-    rows = [row("a", 0.1, seed=0), row("a", 0.3, seed=1), row("a", None, **lost), row("b", None, **lost)]
+    rows = [row("a", 0.1, seed=0), row("a", 0.9, seed=1), row("a", None, **lost), row("b", None, **lost)]
+    rows += [row("a", 0.3, seed=1)]  # measured twice at once: one training
     text = markdown([*rows, row("c", 0.4, seed=0)])
     assert "| a | 4 | 20.00 ± 14.14 (2 of 3 trainings) |" in text  # (0.3 - 0.1) / sqrt 2
     assert "| b | 4 | (0 of 1 training) |" in text

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from eval.contestants import fingerprint, open_contestant
 from eval.features import Features, RawPixels, extract, labelled
 from eval.finetune import Schedule, answers, finetune, loss, train
 from eval.intervals import compare_scores
-from eval.linear import PENALTIES, held_out, one_vs_rest, regression_path, standardised, strata
+from eval.linear import PENALTIES, held_out, linear, one_vs_rest, regression_path, standardised, strata
 from eval.protocols import expand
 from eval.results import Results
 from eval.score import main, score
@@ -272,6 +273,16 @@ def test_a_test_image_of_a_class_that_train_lacks_is_counted(squares):
     voc(squares, {"extra": [("green", 0, WHOLE)], "hard": [("violet", 1, WHOLE)]}, split="test")
     counts = open_source("voc2007", squares).counts
     assert (counts.unseen, counts.difficult, counts.unlabelled) == (1, 6 + 1, 0)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("protocol", [linear, finetune])
+def test_classes_that_all_images_have_or_none_are_refused_though_their_mean_would_be_100_percent(fine, protocol, split):
+    labels = np.tile([[1, 0]], (24, 1))
+    labels[0] = -1, 0  # what is not known is no difference
+    part = "bank" if split == "train" else "queries"
+    with pytest.raises(BadData, match=f"each class is on all 24 {split} images or on none of them"):
+        protocol(replace(fine, **{part: Features(getattr(fine, part).rows[:24], labels)}))
 
 
 def test_protocols_that_want_one_class_an_image_are_refused_and_a_suite_leaves_them_out(squares):

@@ -3,7 +3,6 @@
 Everingham et al. 2010. An object may be marked as difficult: an answer about it counts neither way.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ import numpy as np
 
 from zoo.dataset import SplitName
 from zoo.errors import BadData
+
+LARGEST_SIDE = 2**24  # pixels; float32 holds each whole number up to it
 
 # The lists that a split may lie in; the first that is there is taken.
 LISTS: dict[SplitName, tuple[str, ...]] = {"train": ("trainval", "train"), "test": ("test",)}
@@ -125,7 +126,7 @@ def _name(item: ElementTree.Element) -> str:
 def _box(item: ElementTree.Element) -> list[float]:
     """VOC counts pixels from 1, and the right and bottom ones belong to the box."""
     sides = [float(item.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")]
-    if not all(map(math.isfinite, sides)):
+    if not all(abs(side) <= LARGEST_SIDE for side in sides):  # as no NaN is
         raise ValueError(f"a box with the sides {sides}")
     left, top, right, bottom = sides
     return [left - 1, top - 1, right, bottom]
