@@ -224,7 +224,7 @@ def test_a_command_tells_what_ran_out_and_a_stop_in_one_line_and_hides_no_other_
     with pytest.raises(SystemExit) as stopped, told_in_one_line():
         raise KeyboardInterrupt
     assert stopped.value.code == 130
-    assert capsys.readouterr().err == "stopped; the same command goes on from the last checkpoint\n"
+    assert capsys.readouterr().err == "stopped; the same command goes on from the last checkpoint, if there is one\n"
     with pytest.raises(SystemExit, match=r"^error: another process of this training has ended"), told_in_one_line():
         raise RuntimeError("[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711")
     with pytest.raises(RuntimeError, match="must match the size"), told_in_one_line():

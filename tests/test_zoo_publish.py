@@ -68,6 +68,7 @@ def test_a_release_holds_all_of_the_run_and_comes_back_bit_for_bit(run: Path):
         "README.md", "config.json", "golden.safetensors", "head.safetensors", "model.safetensors", "recipe.json",
         "results.json",
     ]  # fmt: skip
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
     card, tensors = read_release(folder)
     assert card == read_card(run)
     native = load_file(run / WEIGHTS)

@@ -75,7 +75,7 @@ def told_in_one_line() -> Iterator[None]:
         )
         sys.exit(last_words(told))
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("stopped; the same command goes on from the last checkpoint, if there is one", file=sys.stderr)
         sys.exit(130)
 
 

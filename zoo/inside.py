@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from zoo import store
 from zoo.card import Card
@@ -19,7 +19,7 @@ from zoo.errors import ZooError
 from zoo.files import new_folder, write_bytes
 from zoo.release import fingerprint
 from zoo.store import CARD, GOLDEN, WEIGHTS, checked_weights, read_own_card
-from zoo.tensors import disk_errors
+from zoo.tensors import write_tensors
 from zoo.timm_form import Tensors
 from zoo.verify import gap, golden_pictures, write_golden
 
@@ -37,9 +37,7 @@ def keep_inside(run: Path, *, force: bool = False) -> tuple[Path, float]:
     if target.exists() and not force:
         raise ZooError(f"{target} exists already; --force replaces it")
     with new_folder(target) as aside:
-        with disk_errors():
-            save_file(tensors, aside / WEIGHTS, metadata={"format": "pt"})
-            (aside / WEIGHTS).chmod(0o644)  # which safetensors lets nobody else read
+        write_tensors(aside / WEIGHTS, tensors)
         moved = _finish(aside, replace(card, weights=fingerprint(aside / WEIGHTS), published=None), run)
     return target, moved
 

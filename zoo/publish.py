@@ -13,7 +13,7 @@ import timm
 import torch
 from PIL import Image
 from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from zoo.card import REPO, Card, Published, Weights
 from zoo.encoder import load_encoder
@@ -23,7 +23,7 @@ from zoo.hub import Upload, check_model_card, upload
 from zoo.model_card import model_card
 from zoo.release import card_files, fingerprints, read_release, read_release_card
 from zoo.store import CARD, GOLDEN, HEAD, ONNX, WEIGHTS, checked_weights, read_own_card
-from zoo.tensors import disk_errors
+from zoo.tensors import write_tensors
 from zoo.timm_form import to_timm
 from zoo.verify import MAX_GAP, framed, gap, verify, write_golden
 
@@ -49,8 +49,7 @@ def build_release(run: Path, repo: str) -> Path:
     verify(run)  # the ONNX file too: it may be older than the weights
     card = replace(card, parameters=sum(p.numel() for p in encoder.parameters()))
     with new_folder(run / RELEASE) as aside:
-        with disk_errors():
-            save_file(to_timm(card, load_file(weights)), aside / WEIGHTS, metadata={"format": "pt"})
+        write_tensors(aside / WEIGHTS, to_timm(card, load_file(weights)))
         for name, content in card_files(card).items():
             write_bytes(aside / name, content)
         for name in (GOLDEN, ONNX, HEAD):

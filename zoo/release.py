@@ -121,13 +121,10 @@ def unpack(release: Path, target: Path, published: Published) -> None:
         card = replace(card, weights=fingerprint(target / WEIGHTS))
         write_bytes(target / CARD, card.to_json().encode())
         return
-    from safetensors.numpy import save_file
-
-    from zoo.tensors import disk_errors
+    from zoo.tensors import write_tensors
 
     card, tensors = read_release(release)
-    with disk_errors():
-        save_file(tensors, target / WEIGHTS, metadata={"format": "pt"})
+    write_tensors(target / WEIGHTS, tensors)
     for name in (HEAD, GOLDEN, ONNX):
         if (release / name).is_file():
             shutil.copyfile(release / name, target / name)

@@ -75,7 +75,10 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
         if not Path(data).is_dir():
             raise FileNotFoundError(f"{data}: no such folder; {FOLDER}PATH takes a folder of images")
     if data is not None and not Path(data).exists():
-        raise FileNotFoundError(f"{data}: no such folder or archive; --data takes what open_split's docstring lists")
+        raise FileNotFoundError(
+            f"{data}: no such folder or archive; data is a folder of Parquet shards ({split}-*.parquet), a folder "
+            f"{split}/<class>/<image>, a zip or tar of either, or {FOLDER}PATH, a folder of any images"
+        )
     if data is None and row.hub == DIGITS:
         return _digits(split)
     if data is None and not row.hub:
