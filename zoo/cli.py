@@ -1,4 +1,4 @@
-"""The `zoo` command: list, info, embed, keep, verify, publish, convert, serve, index."""
+"""The `zoo` command: models by their names. `zoo serve` and `zoo index` belong to it, each with its own --help."""
 
 import os
 import sys
