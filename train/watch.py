@@ -1,5 +1,6 @@
 """What the main process sees and says of a training: the bar, the log, alarms, and the page at the end."""
 
+import sys
 from pathlib import Path
 from typing import final
 
@@ -59,7 +60,8 @@ class Watch:
         self._every, self._solved = EveryStep(), 0.0
         self._log = RunLog(folder, step=step)
         self._best_knn = max((line.get("knn_held_out", 0.0) for line in read_log(folder)), default=0.0)
-        self._bar = tqdm(total=total, initial=step, unit=" steps", dynamic_ncols=True)
+        seconds = 0.1 if sys.stderr.isatty() else 30.0  # between two states of the bar: a log keeps them all
+        self._bar = tqdm(total=total, initial=step, unit=" steps", dynamic_ncols=True, mininterval=seconds)
 
     def __enter__(self) -> "Watch":
         self._tell_skipped()
@@ -82,7 +84,7 @@ class Watch:
         momentum = self._method.key_momentum_at(done / self._total)
         numbers |= {} if momentum is None else {"key_momentum": momentum}
         self._solved = numbers.get("pretext_accuracy", 0.0)
-        self._bar.set_description_str(self._description(numbers["loss"], learning_rate))
+        self._bar.set_description_str(self._description(numbers["loss"], learning_rate), refresh=False)
         if epoch.is_integer():
             numbers |= self._features()
             if self._knn_every and (epoch % self._knn_every == 0 or done == self._total):
@@ -105,7 +107,8 @@ class Watch:
     def _description(self, loss: float, learning_rate: float) -> str:
         """`loss 4.101 (start 5.545, floor 0.993)  lr 0.0300  812 images/s`, before the bar."""
         start, floor = self._method.loss_range(self._recipe.batch_size)
-        speed = (self._bar.format_dict["rate"] or 0) * self._recipe.batch_size
+        bar = self._bar.format_dict
+        speed = (bar["rate"] or (bar["n"] - bar["initial"]) / bar["elapsed"]) * self._recipe.batch_size
         return f"loss {loss:.3f} (start {start:.3f}, floor {floor:.3f})  lr {learning_rate:.4f}  {speed:,.0f} images/s"
 
     def _features(self) -> dict[str, float]:
