@@ -1,10 +1,16 @@
-"""Is A better than B? Two predictions of the same images, kept by `eval.score --out`.
+"""Is A better than B?
 
-python -m eval.compare results/predictions/A.npz results/predictions/B.npz
+    python -m eval.compare results/predictions/A.npz results/predictions/B.npz   # kept by `eval.score --out`
+    python -m eval.compare simco-r20-cifar100 simmoco-r20-cifar100               # whose cards `eval.seeds` wrote into
+
+The first looks at two encoders image by image: another training might turn the answer over. The second looks at two
+recipes, each trained with several seeds.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from statistics import fmean, stdev
+from typing import NamedTuple
 
 import numpy as np
 import tyro
@@ -15,8 +21,12 @@ with needs("eval", command=__name__ == "__main__"):
     import scipy  # noqa: F401  (eval.intervals')
 
 from eval.command import run
-from eval.intervals import Comparison, compare, compare_scores
+from eval.intervals import Comparison, compare, compare_scores, welch
 from eval.results import read_predictions
+from eval.seeds import what
+from eval.tables import Row, pipes
+from zoo.card import Card
+from zoo.store import known_card
 
 
 def compare_files(a: Path, b: Path) -> Comparison:
@@ -47,6 +57,51 @@ def sentence(result: Comparison, a: str, b: str) -> str:
     )
 
 
+class Difference(NamedTuple):
+    """Recipe a against recipe b by one number, each trained several times."""
+
+    row: Row  # of a: which number it is
+    a: list[float]  # a value of each training, [0, 1]
+    b: list[float]
+    low: float  # 95 % interval of mean(a) - mean(b), Welch's t
+    high: float
+
+
+def compare_recipes(a: Card, b: Card) -> list[Difference]:
+    """Every number that both cards have over seeds, `eval.intervals.welch` of its values. Raises BadData for none."""
+    mine, theirs = ([row for row in card.accuracies if "trainings" in row] for card in (a, b))
+    found = [
+        Difference(row, _values(row), _values(other), *welch(_values(row), _values(other)))
+        for row in mine
+        for other in theirs
+        if what(row) == what(other)
+    ]
+    if not found:
+        raise BadData(
+            f"numbers over seeds: {a.name} has {len(mine)}, {b.name} has {len(theirs)}, none of the same measure; "
+            "`python -m eval.seeds MODEL RUN RUN ...` writes them"
+        )
+    return found
+
+
+def table(differences: Sequence[Difference], a: str, b: str) -> str:
+    """Means with standard deviations, in percent, and the difference in points, as Markdown."""
+    heads = ["data set, protocol", f"{a}, trainings", f"{b}, trainings", "difference [95 %, Welch]"]
+    lines = [
+        [
+            f"{found.row['dataset']}, {found.row['protocol'].split(',')[0]}",
+            *(f"{100 * fmean(values):.2f} ± {100 * stdev(values):.2f}, {len(values)}" for values in (found.a, found.b)),
+            f"{100 * (fmean(found.a) - fmean(found.b)):+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]",
+        ]
+        for found in differences
+    ]
+    return pipes([heads, *lines])
+
+
+def _values(row: Row) -> list[float]:
+    return [training["value"] for training in row["trainings"].values()]
+
+
 def _read(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         near = [other.name for other in sorted(path.parent.glob("*.npz"))] if path.parent.is_dir() else []
@@ -57,16 +112,20 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """Command line: two files of predictions."""
+    """Command line: two files of predictions, or two models."""
 
-    def command_line(a: Annotated[Path, tyro.conf.Positional], b: Annotated[Path, tyro.conf.Positional]) -> None:
-        """Compare two encoders, or two protocols, image by image.
+    def command_line(a: tyro.conf.Positional[str], b: tyro.conf.Positional[str]) -> None:
+        """Compare two encoders, or two protocols, image by image; or two recipes over their seeds.
 
         Args:
-            a: A file below predictions/ of an evaluation's folder.
+            a: A file below predictions/ of an evaluation's folder; or a model whose card eval.seeds wrote into.
             b: Another one, of the same images.
         """
-        print(sentence(compare_files(a, b), a.stem, b.stem))
+        if a.endswith(".npz") or b.endswith(".npz"):
+            print(sentence(compare_files(Path(a), Path(b)), Path(a).stem, Path(b).stem))
+        else:
+            first, second = known_card(a), known_card(b)
+            print(table(compare_recipes(first, second), first.name, second.name))
 
     run(command_line, module="eval.compare", stopped="nothing was written")
 

@@ -1,10 +1,11 @@
-"""How far a number can be trusted: an interval for one accuracy, a paired test for two."""
+"""How far a number can be trusted: an interval for one accuracy, a test for two, over images or over trainings."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binomtest
+from scipy.stats import binomtest, ttest_ind
 
 from eval.average_precision import mean_average_precision, paired_bootstrap
 from zoo.errors import BadData
@@ -64,3 +65,16 @@ def compare_scores(a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> Comparis
     """As `compare`, for scores a and b and labels (n, C) of images that are of several classes: the 11-point mAP."""
     first, second = (mean_average_precision(scores, labels) for scores in (a, b))
     return Comparison(len(labels), first, second, first - second, *paired_bootstrap(a, b, labels))
+
+
+def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of mean(a) - mean(b), each of two independent trainings or more (Welch 1947).
+
+    Between equal trainings it has no width. Raises BadData for fewer than two on a side.
+    """
+    if min(len(a), len(b)) < 2:
+        raise BadData(f"{len(a)} and {len(b)} trainings; an interval over seeds needs two of each at least")
+    if len({*a}) == len({*b}) == 1:
+        return a[0] - b[0], a[0] - b[0]
+    interval = ttest_ind(a, b, equal_var=False).confidence_interval()
+    return float(interval.low), float(interval.high)

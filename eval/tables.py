@@ -14,11 +14,12 @@ MORE_COLUMNS = ("n_train", "n_test", "dim", "image_size", "skipped", "unlabelled
 
 def markdown(rows: Sequence[Row]) -> str:
     """The tables of `sections`, then the notes."""
-    parts = [f"**{title}**\n\n{_pipes(cells)}" for title, cells in sections(rows)]
+    parts = [f"**{title}**\n\n{pipes(cells)}" for title, cells in sections(rows)]
     return "\n\n".join(parts + (["\n".join(notes(rows))] if notes(rows) else []))
 
 
-def _pipes(cells: Sequence[Sequence[str]]) -> str:
+def pipes(cells: Sequence[Sequence[str]]) -> str:
+    """Lines of cells, heads first, as a Markdown table; numbers stand to the right."""
     rule = ["---"] + ["--:"] * (len(cells[0]) - 1)
     safe = ([cell.replace("|", r"\|") for cell in line] for line in [cells[0], rule, *cells[1:]])
     return "\n".join(f"| {' | '.join(line)} |" for line in safe)
@@ -32,7 +33,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 def sections(rows: Sequence[Row]) -> list[tuple[str, list[list[str]]]]:
     """A titled table for each protocol and metric: a line for each encoder, a column for each data set (and sample).
 
-    The first line holds the heads. With two data sets or more, the mean rank of each encoder is added.
+    The first line holds the heads. Of several encoders on several data sets the mean ranks are added.
     """
     return [_section(title, group) for title, group in grouped(rows).items()]
 
@@ -61,7 +62,8 @@ def _section(title: str, rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
     lines = list(dict.fromkeys(line(row, rows) for row in rows))
     cells = _cells(rows)
     ks = sorted({int(k) for row in rows for k in row.get("by_k", ())}) if len(columns) == 1 else []
-    ranks = mean_ranks(rows) if len(columns) > 1 and rows[0]["unit"] == "share" else {}
+    ranked = min(len(columns), len(lines)) > 1 and rows[0]["unit"] == "share"
+    ranks = mean_ranks(rows) if ranked else {}
     heads = ["encoder", "D", *(f"{name}, {train:,} / {test:,}" for name, train, test, _ in columns)]
     heads += [f"k = {k}" for k in ks] + (["mean rank"] if ranks else [])
     body = []
