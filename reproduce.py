@@ -46,8 +46,8 @@ def reproduce(name: str = CHEAPEST, *, data: Path | None = None, out: Path = Pat
 
 
 def beside(shipped: Card, again: Card) -> str:
-    """The rows of both on their own data set as one table."""
-    rows = [row for row in shipped.results if row["key"].startswith(f"{PROTOCOL}/{shipped.dataset}/")]
+    """The rows of both on their own data set as one table, and the mean over seeds if the package has it."""
+    rows = [row for row in shipped.results if f"{PROTOCOL}/{shipped.dataset}/" in row["key"]]
     mine = [row | {"encoder": f"{row['encoder']}, again"} for row in again.accuracies]
     return markdown(rows + mine)
 

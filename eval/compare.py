@@ -9,7 +9,6 @@ recipes, each trained with several seeds.
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +22,8 @@ with needs("eval", command=__name__ == "__main__"):
 from eval.command import run
 from eval.intervals import Comparison, compare, compare_scores, welch
 from eval.results import read_predictions
-from eval.seeds import what
-from eval.tables import Row, pipes
+from eval.seeds import measured_alike, whole
+from eval.tables import Row, cell, pipes
 from zoo.card import Card
 from zoo.store import known_card
 
@@ -60,46 +59,62 @@ def sentence(result: Comparison, a: str, b: str) -> str:
 class Difference(NamedTuple):
     """Recipe a against recipe b by one number, each trained several times."""
 
-    row: Row  # of a: which number it is
-    a: list[float]  # a value of each training, [0, 1]
-    b: list[float]
-    low: float  # 95 % interval of mean(a) - mean(b), Welch's t
+    a: Row  # as `eval.seeds` wrote it
+    b: Row
+    low: float  # 95 % interval of the difference of their means, Welch's t
     high: float
 
 
 def compare_recipes(a: Card, b: Card) -> list[Difference]:
-    """Every number that both cards have over seeds, `eval.intervals.welch` of its values. Raises BadData for none."""
-    mine, theirs = ([row for row in card.accuracies if "trainings" in row] for card in (a, b))
+    """Every number that both cards have over seeds, `eval.intervals.welch` of its values.
+
+    Raises BadData if there is none, or if the same trainings stand on both sides; CorruptFile.
+    """
+    mine, theirs = (whole(card, [row for row in card.results if "trainings" in row]) for card in (a, b))
     found = [
-        Difference(row, _values(row), _values(other), *welch(_values(row), _values(other)))
+        Difference(row, other, *welch(_values(row), _values(other)))
         for row in mine
         for other in theirs
-        if what(row) == what(other)
+        if measured_alike(row) == measured_alike(other)
     ]
     if not found:
         raise BadData(
             f"numbers over seeds: {a.name} has {len(mine)}, {b.name} has {len(theirs)}, none of the same measure; "
             "`python -m eval.seeds MODEL RUN RUN ...` writes them"
         )
+    if any(_weights(one.a) & _weights(one.b) for one in found):
+        raise BadData(f"{a.name} and {b.name} have trainings in common; no interval holds for such")
     return found
 
 
 def table(differences: Sequence[Difference], a: str, b: str) -> str:
-    """Means with standard deviations, in percent, and the difference in points, as Markdown."""
-    heads = ["data set, protocol", f"{a}, trainings", f"{b}, trainings", "difference [95 %, Welch]"]
-    lines = [
-        [
-            f"{found.row['dataset']}, {found.row['protocol'].split(',')[0]}",
-            *(f"{100 * fmean(values):.2f} ± {100 * stdev(values):.2f}, {len(values)}" for values in (found.a, found.b)),
-            f"{100 * (fmean(found.a) - fmean(found.b)):+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]",
-        ]
-        for found in differences
+    """Means with standard deviations and their differences as Markdown, shares in percent."""
+    heads = ["protocol, metric", "data set, train / test images", a, b, "difference [95 %, Welch]"]
+    return pipes([heads, *map(_line, differences)]) + (
+        "\n\nMean ± standard deviation (n - 1) over trainings, on one set of test images. Each interval stands for "
+        "itself: where nothing differs, about one in 20 still leaves 0 out."
+    )
+
+
+def _line(found: Difference) -> list[str]:
+    row = found.a
+    scale, unit = (100, " (%)") if row["unit"] == "share" else (1, "")
+    numbers = (scale * number for number in (row["value"] - found.b["value"], found.low, found.high))
+    return [
+        f"{row['protocol'].split(',')[0]}, {row['metric']}{unit}",
+        f"{row['dataset']}, {row['n_train']:,} / {row['n_test']:,}",
+        cell(row),
+        cell(found.b),
+        "{:+.2f} [{:+.2f}, {:+.2f}]".format(*numbers),
     ]
-    return pipes([heads, *lines])
 
 
 def _values(row: Row) -> list[float]:
     return [training["value"] for training in row["trainings"].values()]
+
+
+def _weights(row: Row) -> set[str]:
+    return {training["weights_sha256"] for training in row["trainings"].values()}
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -125,7 +140,8 @@ def main() -> None:
             print(sentence(compare_files(Path(a), Path(b)), Path(a).stem, Path(b).stem))
         else:
             first, second = known_card(a), known_card(b)
-            print(table(compare_recipes(first, second), first.name, second.name))
+            names = (first.name, second.name) if first.name != second.name else (a, b)
+            print(table(compare_recipes(first, second), *names))
 
     run(command_line, module="eval.compare", stopped="nothing was written")
 

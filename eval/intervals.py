@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, variance
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binomtest, ttest_ind
+from scipy.stats import binomtest, t
 
 from eval.average_precision import mean_average_precision, paired_bootstrap
 from zoo.errors import BadData
@@ -21,7 +22,7 @@ def wilson(share: float, n: float, z: float = 1.959964) -> tuple[float, float]:
 
 
 def spread(values: list[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation over seeds."""
+    """Mean and sample standard deviation over draws; 0 of one."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
@@ -70,11 +71,15 @@ def compare_scores(a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> Comparis
 def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     """95 % interval of mean(a) - mean(b), each of two independent trainings or more (Welch 1947).
 
-    Between equal trainings it has no width. Raises BadData for fewer than two on a side.
+    The same seed on both sides, as in the zoo, shares the crops: where that makes their values alike, the interval is
+    wider than it had to be. If all of a and all of b are equal, nothing tells their spread: -inf to inf.
+    Raises BadData for fewer than two on a side.
     """
     if min(len(a), len(b)) < 2:
         raise BadData(f"{len(a)} and {len(b)} trainings; an interval over seeds needs two of each at least")
-    if len({*a}) == len({*b}) == 1:
-        return a[0] - b[0], a[0] - b[0]
-    interval = ttest_ind(a, b, equal_var=False).confidence_interval()
-    return float(interval.low), float(interval.high)
+    of_a, of_b = variance(a) / len(a), variance(b) / len(b)  # of the means
+    if not of_a + of_b:
+        return -math.inf, math.inf
+    freedom = (of_a + of_b) ** 2 / (of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1))
+    half = float(t.ppf(0.975, freedom)) * math.sqrt(of_a + of_b)
+    return fmean(a) - fmean(b) - half, fmean(a) - fmean(b) + half

@@ -30,11 +30,14 @@ def writable(folder: Path) -> bool:
 
 
 def add_rows(folder: Path, rows: list[Row]) -> None:
-    """Add rows to the card. Raises ZooError if the card has other weights by now than those measured."""
+    """Add rows to the card. Raises ZooError if the card has other weights by now than those measured.
+
+    A mean over trainings is of no single weights: its `weights_sha256` is empty.
+    """
     with locked(folder):  # a training that saves, or another evaluation, waits
         card = read_card(folder)  # anew: another process may have added rows, or training gone on
         measured = {row["weights_sha256"] for row in rows if row["encoder"] == card.name}
-        if card.weights is None or measured - {card.weights.sha256}:
+        if card.weights is None or measured - {card.weights.sha256, ""}:
             raise ZooError(
                 f"the weights in {folder} changed while they were measured; measure again when training is over"
             )

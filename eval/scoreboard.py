@@ -10,7 +10,7 @@ from pathlib import Path
 
 from eval.tables import markdown
 from zoo.card import Card
-from zoo.errors import ZooError
+from zoo.errors import BadData, ZooError
 from zoo.files import write_bytes
 from zoo.store import CARD, INSIDE, read_card
 
@@ -38,8 +38,10 @@ def scoreboard(cards: Iterable[Card]) -> str:
 
 
 def _training(card: Card) -> str:
-    """`7 epochs of 50,000 images, 96 minutes, 2 cores of AMD EPYC, 2026-11-30`."""
+    """`7 epochs of 50,000 images, 96 minutes, 2 cores of AMD EPYC, 2026-11-30`. Raises BadData."""
     done = card.training
+    if missing := sorted({"epochs", "images", "seconds", "hardware", "date", "command"} - done.keys()):
+        raise BadData(f"{card.name}: its card does not tell how it was trained: no {', '.join(missing)}")
     spent = f"{done['seconds'] / 60:.0f} minutes"
     return f"{done['epochs']} epochs of {done['images']:,} images, {spent}, {done['hardware']}, {done['date']}"
 

@@ -2,11 +2,10 @@
 
     python -m eval.seeds zoo/weights/simco-r20-cifar100 runs/seed15 runs/seed16 runs/seed17
 
-The runs have been measured by `eval.score`; what all of them were measured on goes as further rows into the card of the
-model named first, which may be one of them.
+The means over the runs go as further rows into the card of the model named first, which may be one of them. All of them
+have been measured by `eval.score`, the runs in every way that the model was.
 """
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -14,90 +13,106 @@ from typing import Annotated
 import tyro
 
 from eval.command import run
-from eval.own_card import add_rows, is_ours
-from eval.tables import Row, markdown
+from eval.own_card import add_rows, is_ours, writable
+from eval.tables import Row, markdown, over_seeds
 from zoo.card import Card
-from zoo.errors import BadData, ZooError
+from zoo.errors import BadData, CorruptFile, ZooError
 from zoo.provenance import command, today, versions
 from zoo.store import locate, read_card
 
-KEPT = (
-    "protocol_version", "encoder", "encoder_sha256", "weights_sha256", "feature", "image_size", "dim", "collapsed",
-    "dataset", "metric", "unit", "n_train", "n_test", "skipped", "unlabelled", "unseen", "duplicates", "data_sha256",
-    "hardware",
+SAME = (
+    "protocol", "protocol_version", "dataset", "metric", "feature", "image_size", "n_train", "n_test", "data_sha256",
 )  # fmt: skip
-SAME = ("protocol_version", "dataset", "metric", "feature", "image_size", "n_train", "n_test", "data_sha256")
+KEPT = ("encoder", "dim", "unit", "skipped", "unlabelled", "unseen", "duplicates", "hardware", *SAME)
+NEEDED = frozenset({*KEPT, "value", "encoder_sha256", "weights_sha256", "collapsed"})
 SAME_TRAINING = ("steps", "images", "data_sha256", "precision")
-MEAN = "; mean of "
 
 
-def over_seeds(card: Card, runs: Sequence[Card]) -> list[Row]:
-    """Rows for `card`: of each number that it and all the runs have, the mean and standard deviation (n - 1) over runs.
+def mean_rows(card: Card, runs: Sequence[Card]) -> list[Row]:
+    """Rows for `card`: of each number of its own weights, the mean and standard deviation (n - 1) over the runs.
 
-    Raises BadData for fewer than two runs, for runs that differ in more than their seeds, or share one, and for numbers
-    that were not all measured.
+    Raises BadData for fewer than two runs, for runs that differ in more than their seeds or share one, and for numbers
+    that were not all measured; CorruptFile.
     """
     _check(card, runs)
-    rows = []
-    for row in card.accuracies:
-        if "trainings" in row:
-            continue
-        twins = [_twin(row, trained) for trained in runs]
-        values = [twin["value"] for twin in twins]
-        rows.append(
-            {key: row[key] for key in KEPT}
-            | {
-                "key": f"seeds/{row['key']}",
-                "protocol": f"{row['protocol']}{MEAN}{len(runs)} trainings",
-                "value": statistics.fmean(values),
-                "ci95": None,
-                "std": statistics.stdev(values),
-                "trainings": {
-                    str(trained.recipe["seed"]): {"value": twin["value"], "weights_sha256": twin["weights_sha256"]}
-                    for trained, twin in zip(runs, twins, strict=True)
-                },
-                "date": today(),
-                "versions": versions(),
-                "command": command(),
-            }
-        )
+    return [_mean_row(row, [_twin(row, trained) for trained in runs], runs) for row in whole(card, card.measured)]
+
+
+def whole(card: Card, rows: Sequence[Row]) -> Sequence[Row]:
+    """`rows` of `card`, if they have all that is looked at here. Raises CorruptFile."""
+    for row in rows:
+        if missing := sorted(NEEDED - row.keys()):
+            raise CorruptFile(
+                f"the card of {card.name}: {row['key']} lacks {', '.join(missing)}; another version wrote it. Measure "
+                "again with eval.score, then eval.seeds"
+            )
     return rows
 
 
-def what(row: Row) -> tuple[object, ...]:
-    """What two numbers have in common that may be averaged or compared; a number over seeds as each behind it."""
-    return (row["protocol"].partition(MEAN)[0], *(row[key] for key in SAME))
+def measured_alike(row: Row) -> tuple[object, ...]:
+    """Equal for numbers that may be averaged or compared."""
+    return tuple(row[key] for key in SAME)
+
+
+def _mean_row(row: Row, twins: Sequence[Row], runs: Sequence[Card]) -> Row:
+    mean = over_seeds(twins)
+    return {key: mean[key] for key in (*KEPT, "value", "std", "trained", "started")} | {
+        "key": f"seeds/{row['key']}",
+        "protocol": f"{row['protocol']}; mean ± std over trainings",
+        "encoder_sha256": "",  # of several
+        "weights_sha256": "",
+        "collapsed": any(twin["collapsed"] for twin in twins),
+        "grid_edge": any(twin.get("grid_edge") for twin in twins),
+        "converged": all(twin.get("converged", True) for twin in twins),
+        "ci95": None,
+        "trainings": {
+            str(trained.recipe["seed"]): {"value": twin["value"], "weights_sha256": twin["weights_sha256"]}
+            for trained, twin in zip(runs, twins, strict=True)
+        },
+        "date": today(),
+        "versions": versions(),
+        "command": command(),
+    }
 
 
 def _check(card: Card, runs: Sequence[Card]) -> None:
+    if not card.measured:
+        raise BadData(f"{card.name} has no numbers yet: python -m eval.score MODEL --data NAME=DIR, and so the runs")
     if len(runs) < 2:
-        raise BadData(f"{len(runs)} run; a spread over seeds needs two at least")
-    for trained in runs:
+        raise BadData(f"{len(runs)} run{'s' * (not runs)}; a spread over seeds needs two at least")
+    for number, trained in enumerate(runs, 1):
+        if "seed" not in trained.recipe:
+            raise BadData(f"run {number} of {len(runs)}: its card tells no seed; it was not trained by this package")
         if changed := _differences(card, trained):
-            raise BadData(f"{trained.name} and {card.name} differ in more than the seed: {', '.join(changed)}")
+            raise BadData(
+                f"run {number} of {len(runs)} and the model differ in more than the seed: {'; '.join(changed)}"
+            )
     seeds = [trained.recipe["seed"] for trained in runs]
     if len(set(seeds)) < len(seeds):
         raise BadData(f"seeds {seeds}: two runs share one; train with another --seed")
 
 
-def _differences(one: Card, other: Card) -> list[str]:
+def _differences(card: Card, trained: Card) -> list[str]:
     """Where two trainings differ beside the seed: name, keys of the recipe, what was trained on and how long."""
-    recipe = sorted({**one.recipe, **other.recipe}.keys() - {"seed"})
-    return (
-        ["name"] * (one.name != other.name)
-        + [key for key in recipe if one.recipe.get(key) != other.recipe.get(key)]
-        + [key for key in SAME_TRAINING if one.training.get(key) != other.training.get(key)]
-    )
+    its, ours = ({"name": one.name} | one.recipe | _how(one) for one in (trained, card))
+    keys = sorted({**its, **ours}.keys() - {"seed"})
+    return [f"{key} {its.get(key)}, not {ours.get(key)}" for key in keys if its.get(key) != ours.get(key)]
+
+
+def _how(card: Card) -> dict[str, object]:
+    return {key: card.training.get(key) for key in SAME_TRAINING}
 
 
 def _twin(row: Row, trained: Card) -> Row:
-    """The row of `trained` that was measured as `row` was."""
-    for other in trained.accuracies:
-        if "trainings" not in other and what(other) == what(row):
+    """The row of `trained` that was measured as `row` was, of the weights that it has now."""
+    for other in whole(trained, trained.measured):
+        of_these = trained.weights is None or other["weights_sha256"] == trained.weights.sha256
+        if of_these and measured_alike(other) == measured_alike(row):
             return other
     raise BadData(
-        f"{trained.name} with seed {trained.recipe['seed']} was not measured by {row['protocol']} on {row['dataset']} "
-        f"({row['n_train']:,} / {row['n_test']:,} images): python -m eval.score RUN --data {row['dataset']}=DIR"
+        f"{trained.name} with seed {trained.recipe['seed']} was not measured by {row['protocol']} on the same "
+        f"{row['n_train']:,} / {row['n_test']:,} images of {row['dataset']}: "
+        f"python -m eval.score RUN --data {row['dataset']}=DIR"
     )
 
 
@@ -105,7 +120,7 @@ def main() -> None:
     """Command line: the model whose card takes the rows, then the runs."""
 
     def command_line(
-        model: Annotated[Path, tyro.conf.Positional], runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+        model: Annotated[str, tyro.conf.Positional], runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     ) -> None:
         """Write mean and spread over several trainings of one recipe into a card.
 
@@ -115,8 +130,12 @@ def main() -> None:
         """
         folder = locate(model)
         if not is_ours(model, folder):
-            raise ZooError(f"{model} keeps its card as it came; to write into it, give its folder: {folder}")
-        rows = over_seeds(read_card(folder), [read_card(one) for one in runs])
+            raise ZooError(
+                f"{model} keeps its card as it came; to write into it, give its folder: {folder}"
+                if writable(folder)
+                else f"cannot write into {folder}; nothing was changed"
+            )
+        rows = mean_rows(read_card(folder), [read_card(one) for one in runs])
         add_rows(folder, rows)
         print(markdown(rows))
 

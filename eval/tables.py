@@ -70,7 +70,7 @@ def _section(title: str, rows: Sequence[Row]) -> tuple[str, list[list[str]]]:
     for name in lines:
         mine = [cells.get((name, where)) for where in columns]
         first = next(row for row in mine if row)
-        values = [name, str(first["dim"]), *(_cell(row) if row else "" for row in mine)]
+        values = [name, str(first["dim"]), *(cell(row) if row else "" for row in mine)]
         values += [f"{100 * first['by_k'][str(k)]:.2f}" if str(k) in first["by_k"] else "" for k in ks]
         body.append(values + ([f"{ranks[name]:.1f}" if name in ranks else ""] if ranks else []))
     unit = " (%, train / test images)" if rows[0]["unit"] == "share" else " (train / test images)"
@@ -109,7 +109,7 @@ def trainings(row: Row) -> str:
     return whole if some == all_of_them else f"{some} of {whole}"
 
 
-def _cell(row: Row) -> str:
+def cell(row: Row) -> str:
     """The value with its 95 % interval, or with its standard deviation over seeds."""
     if row["value"] is None:
         return f"({trainings(row)})"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eval.scoreboard import END, START, between_marks, cards_inside, scoreboard
-from zoo.errors import ZooError
+from zoo.errors import BadData, ZooError
 
 ROOT = Path(__file__).parents[1]
 ROW = {
@@ -29,6 +29,11 @@ def test_every_row_of_every_card_is_there_and_a_shared_baseline_once(card):
     assert "3 epochs of 1,438 images, 2 minutes, 2 cores, 2026-01-31 | `python a.py` | 58.35 % (table 5) |" in text
     lines = [line for line in text.splitlines() if line.startswith(("| one", "| two", "| pixels"))]
     assert lines == ["| one | 64 | 50.00 |", "| pixels | 64 | 25.00 |", "| two | 64 | 75.00 |"]
+
+
+def test_a_card_that_does_not_tell_its_training_is_an_error(card):
+    with pytest.raises(BadData, match="simco-r20-digits: its card does not tell how it was trained: no command, date"):
+        scoreboard([card])
 
 
 def test_the_table_replaces_what_stood_between_the_marks_and_nothing_else():

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from eval.compare import compare_recipes, table
 from eval.intervals import welch
-from eval.seeds import over_seeds
-from zoo.card import Card
+from eval.seeds import mean_rows
+from eval.tables import markdown
+from zoo.card import Card, Weights, parse_card
 from zoo.encoder import Encoder, save_encoder
-from zoo.errors import BadData
+from zoo.errors import BadData, CorruptFile
+from zoo.model_card import model_card
 from zoo.store import read_card
 
 ROW = {
@@ -30,39 +33,83 @@ def run(card: Card, seed: int, value: float, **changed: object) -> Card:
 
 def test_the_mean_and_the_sample_deviation_of_three_trainings(card: Card):
     runs = [run(card, 16, 0.5), run(card, 17, 0.6), run(card, 18, 0.7)]
-    (row,) = over_seeds(run(card, 15, 0.9), runs)
+    (row,) = mean_rows(run(card, 15, 0.9), runs)
     assert row["value"] == pytest.approx(0.6)
     assert row["std"] == pytest.approx(0.1)
-    assert row["protocol"] == "k-NN, k = 20; mean of 3 trainings"
+    assert row["protocol"] == "k-NN, k = 20; mean ± std over trainings"
     assert row["trainings"]["17"] == {"value": 0.6, "weights_sha256": "w17"}
-    assert (row["weights_sha256"], row["ci95"]) == ("w15", None)
+    assert (row["encoder_sha256"], row["weights_sha256"], row["ci95"]) == ("", "", None)  # of no single weights
     assert "by_k" not in row
+    assert markdown([row]).splitlines()[-1] == "| simco-r20-digits | 64 | 60.00 ± 10.00 (3 trainings) |"
+
+
+def test_a_mean_has_the_doubts_of_each_training_behind_it(card: Card):
+    sound, first = run(card, 16, 0.5), run(card, 15, 0.9)
+    (row,) = mean_rows(first, [sound, run(card, 17, 0.6, collapsed=True, grid_edge=True, converged=False)])
+    assert (row["collapsed"], row["grid_edge"], row["converged"]) == (True, True, False)
+    (row,) = mean_rows(first, [sound, run(card, 17, 0.6)])
+    assert (row["collapsed"], row["grid_edge"], row["converged"]) == (False, False, True)
+
+
+def test_a_mean_is_no_number_of_the_weights_that_its_card_names(card: Card):
+    told = {"command": "python -m eval.score", "date": "2026-01-31"}
+    first = run(card, 15, 0.9, **told)
+    (row,) = mean_rows(first, [run(card, 16, 0.5), run(card, 17, 0.6)])
+    both = first.with_result(row)
+    assert both.measured == both.accuracies == [first.results[0]]
+    text = model_card(both, "someone/x", ())
+    header = yaml.safe_load(text.split("---")[1])
+    (indexed,) = header["model-index"][0]["results"]
+    assert indexed["metrics"][0]["value"] == 90
+    assert "| 55.00 ± 7.07 % (2 trainings) |" in text
 
 
 def test_rows_over_seeds_are_not_averaged_again(card: Card):
     runs = [run(card, 16, 0.5), run(card, 17, 0.6)]
     first = run(card, 15, 0.9)
-    (row,) = over_seeds(first, runs)
-    assert len(over_seeds(first.with_result(row), runs)) == 1
+    (row,) = mean_rows(first, runs)
+    assert len(mean_rows(first.with_result(row), runs)) == 1
 
 
 def test_runs_that_cannot_be_averaged_are_refused_with_the_reason(card: Card):
     one, two = run(card, 16, 0.5), run(card, 17, 0.6)
     longer = replace(two, recipe=two.recipe | {"epochs": 99})
     on_fewer_images = replace(two, training=two.training | {"images": 100})
+    weights = Weights(file="model.safetensors", sha256="f" * 64, bytes=1)
     renamed = replace(two, name="simco-r20-other")
     cases = [
         ([one], "1 run; a spread over seeds needs two"),
         ([one, one], r"seeds \[16, 16\]: two runs share one"),
-        ([one, longer], "differ in more than the seed: epochs$"),
-        ([one, on_fewer_images], "differ in more than the seed: images$"),
-        ([one, renamed], "simco-r20-other and simco-r20-digits differ in more than the seed: name$"),
-        ([one, replace(two, results=())], "seed 17 was not measured by k-NN, k = 20 on digits .* eval.score RUN"),
+        ([one, longer], "^run 2 of 2 and the model differ in more than the seed: epochs 99, not 3$"),
+        ([one, on_fewer_images], "differ in more than the seed: images 100, not None$"),
+        ([one, renamed], "differ in more than the seed: name simco-r20-other, not simco-r20-digits$"),
+        ([replace(one, recipe={}), two], "^run 1 of 2: its card tells no seed"),
+        ([one, replace(two, weights=weights)], "seed 17 was not measured"),  # but earlier weights were
+        (
+            [one, replace(two, results=())],
+            "by k-NN, k = 20 on the same 1,438 .* eval.score RUN",
+        ),
         ([one, run(card, 17, 0.6, n_test=100)], "seed 17 was not measured"),
     ]
     for runs, message in cases:
         with pytest.raises(BadData, match=message):
-            over_seeds(one, runs)
+            mean_rows(one, runs)
+    with pytest.raises(BadData, match=r"^simco-r20-digits has no numbers yet: python -m eval\.score"):
+        mean_rows(card, [one, two])
+
+
+def test_a_row_that_another_version_wrote_is_an_error_that_names_what_it_lacks(card: Card):
+    one, two = run(card, 16, 0.5), run(card, 17, 0.6)
+    old = replace(two, results=({key: value for key, value in two.results[0].items() if key != "unseen"},))
+    for first, runs in ((one, [one, old]), (old, [one, two])):
+        with pytest.raises(CorruptFile, match="knn/digits lacks unseen; another version wrote it"):
+            mean_rows(first, runs)
+    a = trained(card, "simco-r20-digits", [0.5, 0.6])
+    for broken in ({"15": {"value": "0.5"}}, {"15": 0.5}, [0.5]):
+        with pytest.raises(CorruptFile, match="not a card"):
+            parse_card(a.with_result(a.results[-1] | {"trainings": broken}).to_json(), where="card.json")
+    with pytest.raises(CorruptFile, match="seeds/knn/digits lacks feature; another version wrote it"):
+        compare_recipes(replace(a, results=({k: v for k, v in a.results[-1].items() if k != "feature"},)), a)
 
 
 def test_the_command_writes_the_rows_into_the_card_of_the_model_named_first(
@@ -76,7 +123,7 @@ def test_the_command_writes_the_rows_into_the_card_of_the_model_named_first(
         save_encoder(encoder, tmp_path / str(seed), replace(saved, results=(row,)))
     monkeypatch.setattr("sys.argv", ["eval.seeds", *(str(tmp_path / name) for name in ("15", "15", "16"))])
     main()
-    assert "| 55.00 ± 7.07 |" in capsys.readouterr().out
+    assert "| 55.00 ± 7.07 (2 trainings) |" in capsys.readouterr().out
     assert read_card(tmp_path / "15").results[-1]["std"] == pytest.approx(0.0707, abs=1e-4)
 
 
@@ -92,8 +139,9 @@ def test_the_card_of_a_model_that_came_with_the_package_is_left_alone(monkeypatc
 def trained(card: Card, name: str, values: list[float], **changed: object) -> Card:
     """A card with numbers over seeds."""
     card = replace(card, name=name)
-    runs = [run(card, seed, value, **changed) for seed, value in enumerate(values)]
-    return replace(card, results=(*runs[0].results, *over_seeds(runs[0], runs)))
+    own = [changed | {"weights_sha256": f"{name} {seed}"} for seed in range(len(values))]
+    runs = [run(card, seed, value, **more) for (seed, value), more in zip(enumerate(values), own, strict=True)]
+    return replace(card, results=(*runs[0].results, *mean_rows(runs[0], runs)))
 
 
 def test_two_recipes_are_compared_over_their_trainings(card: Card):
@@ -103,18 +151,30 @@ def test_two_recipes_are_compared_over_their_trainings(card: Card):
     # By hand: variances over n are 0.0021 / 3 and 0.0008 / 2, so the deviation of the difference is sqrt(0.0011), with
     # 0.0011^2 / (0.0007^2 / 2 + 0.0004^2) = 2.988 degrees of freedom, whose 97.5 % quantile of t is 3.189.
     assert (found.low, found.high) == pytest.approx((0.08 - 0.1058, 0.08 + 0.1058), abs=2e-4)
-    line = "| digits, k-NN | 55.00 ± 4.58, 3 | 47.00 ± 2.83, 2 | +8.00 [-2.58, +18.58] |"
+    line = "| digits, 1,438 / 359 | 55.00 ± 4.58 (3 trainings) | 47.00 ± 2.83 (2 trainings) | +8.00 [-2.58, +18.58] |"
+    line = f"| k-NN, top-1 accuracy (%) {line}"
     assert line in table([found], a.name, b.name).splitlines()
     with pytest.raises(BadData, match=r"over seeds: .* has 1, .* has 0, none of the same measure; .*eval.seeds"):
         compare_recipes(a, run(card, 1, 0.5))
     with pytest.raises(BadData, match=r"over seeds: .* has 1, .* has 1, none of the same measure"):
         compare_recipes(a, trained(card, "simmoco-r20-digits", [0.4, 0.5], n_test=100))
+    with pytest.raises(BadData, match="simco-r20-digits and simco-r20-digits have trainings in common"):
+        compare_recipes(a, a)
+
+
+def test_a_number_that_is_no_share_is_compared_in_its_own_unit(card: Card):
+    rank = {"metric": "RankMe, of 64", "unit": ""}
+    a = trained(card, "simco-r20-digits", [30.0, 32.0], **rank)
+    (found,) = compare_recipes(a, trained(card, "simmoco-r20-digits", [20.0, 20.0], **rank))
+    assert "| 31.00 ± 1.41 (2 trainings) | 20.00 ± 0.00 (2 trainings) | +11.00 [" in table([found], "a", "b")
 
 
 def test_the_interval_over_trainings_covers_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(0)
     intervals = [welch(rng.normal(0.5, 0.01, 3).tolist(), rng.normal(0.4, 0.03, 5).tolist()) for _ in range(1000)]
     assert 0.93 < np.mean([low < 0.1 < high for low, high in intervals]) < 0.97
-    assert welch([0.5, 0.5], [0.25, 0.25]) == (0.25, 0.25)
+    assert welch([0.5, 0.5], [0.25, 0.25]) == (-np.inf, np.inf)
+    # One side alike: the other's deviation sqrt(0.02 / 2) with 1 degree of freedom, whose quantile is 12.706.
+    assert welch([0.5, 0.5], [0.4, 0.6]) == pytest.approx((-1.2706, 1.2706), abs=1e-4)
     with pytest.raises(BadData, match="1 and 2 trainings"):
         welch([0.5], [0.4, 0.5])

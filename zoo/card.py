@@ -53,7 +53,7 @@ class Card:
     expects: str  # the published result of the recipe with its table, or "none published"
     recipe: dict[str, Any] = field(default_factory=dict)  # every number of the training
     training: dict[str, Any] = field(default_factory=dict)  # steps, images, seconds, hardware, date, versions, command
-    results: tuple[dict[str, Any], ...] = ()  # rows written by `eval.score`
+    results: tuple[dict[str, Any], ...] = ()  # rows written by `eval.score` and `eval.seeds`
     weights: Weights | None = None  # None in the catalogue: not published yet
     published: Published | None = None  # None for a run, and for weights that come with the package
     format: int = FORMAT
@@ -72,9 +72,14 @@ class Card:
         return "/" in self.name
 
     @property
+    def measured(self) -> list[dict[str, Any]]:
+        """The results of these weights; the others are of baselines, or means over several trainings."""
+        return [row for row in self.results if row.get("encoder") == self.name and "trainings" not in row]
+
+    @property
     def accuracies(self) -> list[dict[str, Any]]:
-        """The results that are top-1 accuracies of this encoder; the others are of baselines, or another measure."""
-        return [row for row in self.results if row.get("encoder") == self.name and row.get("metric") == ACCURACY]
+        """The results of these weights that are top-1 accuracies."""
+        return [row for row in self.measured if row.get("metric") == ACCURACY]
 
     def with_result(self, row: dict[str, Any]) -> "Card":
         """A copy with `row` in place of an earlier row of the same `key`."""
@@ -152,9 +157,12 @@ def _sound_result(row: Any) -> bool:
     """Whether a result has its key and, if it tells a metric, all that tables show of it."""
     if not isinstance(row, dict) or "key" not in row:
         return False
+    if "metric" not in row:
+        return True
     texts = [row.get(entry) for entry in ("encoder", "dataset", "protocol", "metric")]
-    value = row.get("value")
-    return "metric" not in row or (all(isinstance(text, str) for text in texts) and type(value) in (int, float))
+    trainings = row.get("trainings", {}).values()
+    numbers = [row.get("value"), row.get("std") or 0, *(training.get("value") for training in trainings)]
+    return all(isinstance(text, str) for text in texts) and all(type(number) in (int, float) for number in numbers)
 
 
 def _sound_file(file: Weights, name: str) -> bool:
