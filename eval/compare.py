@@ -114,7 +114,7 @@ def _values(row: Row) -> list[float]:
 
 
 def _weights(row: Row) -> set[str]:
-    return {training["weights_sha256"] for training in row["trainings"].values()}
+    return {training.get("weights_sha256") for training in row["trainings"].values()} - {None}
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -24,7 +24,7 @@ SAME = (
     "protocol", "protocol_version", "dataset", "metric", "feature", "image_size", "n_train", "n_test", "data_sha256",
 )  # fmt: skip
 KEPT = ("encoder", "dim", "unit", "skipped", "unlabelled", "unseen", "duplicates", "hardware", *SAME)
-NEEDED = frozenset({*KEPT, "value", "encoder_sha256", "weights_sha256", "collapsed"})
+NEEDED = frozenset({*KEPT, "value", "encoder_sha256", "weights_sha256", "collapsed", "ci95"})
 SAME_TRAINING = ("steps", "images", "data_sha256", "precision")
 
 
@@ -94,19 +94,18 @@ def _check(card: Card, runs: Sequence[Card]) -> None:
 
 def _differences(card: Card, trained: Card) -> list[str]:
     """Where two trainings differ beside the seed: name, keys of the recipe, what was trained on and how long."""
-    its, ours = ({"name": one.name} | one.recipe | _how(one) for one in (trained, card))
+    its, ours = (
+        {"name": one.name} | one.recipe | {key: one.training.get(key) for key in SAME_TRAINING}
+        for one in (trained, card)
+    )
     keys = sorted({**its, **ours}.keys() - {"seed"})
     return [f"{key} {its.get(key)}, not {ours.get(key)}" for key in keys if its.get(key) != ours.get(key)]
-
-
-def _how(card: Card) -> dict[str, object]:
-    return {key: card.training.get(key) for key in SAME_TRAINING}
 
 
 def _twin(row: Row, trained: Card) -> Row:
     """The row of `trained` that was measured as `row` was, of the weights that it has now."""
     for other in whole(trained, trained.measured):
-        of_these = trained.weights is None or other["weights_sha256"] == trained.weights.sha256
+        of_these = trained.weights is not None and other["weights_sha256"] == trained.weights.sha256
         if of_these and measured_alike(other) == measured_alike(row):
             return other
     raise BadData(

@@ -43,6 +43,10 @@ def test_the_row_of_the_package_and_the_new_one_stand_in_one_table_without_other
     assert "| simco-r20-cifar100 | 64 | 32.37 [" in text
     assert "| simco-r20-cifar100, again | 64 | 25.00 [" in text
     assert "signdigits" not in text
+    mean = row | {"key": f"seeds/{row['key']}", "protocol": "k-NN; mean ± std over trainings", "value": 0.321}
+    mean |= {"trainings": {}, "ci95": None, "std": 0.004, "trained": 3, "started": 3}
+    text = beside(shipped.with_result(mean), replace(shipped, results=(row,)))
+    assert "| simco-r20-cifar100 | 64 | 32.10 ± 0.40 (3 trainings) |" in text
 
 
 def test_a_name_without_weights_inside_is_an_error(inside: Path):

@@ -1,10 +1,11 @@
 """What two CPU cores can train: the numbers that all methods share when they are compared on CIFAR-100 in hours.
 
-A recipe of a method with these numbers differs from another method's in the algorithm and the learning rate alone: same
-network (the 20-layer ResNet), views, head, optimiser, batch and epochs. Most epochs are at 16 px, where a step costs a
-fifth of one at 32 px. The rate comes from one float32 trial each of 5 epochs of 20,000 images at 16 px, by k-NN on some
-held out of train: 0.12 for the three with dual temperature (of 0.06, 0.12, 0.24), 0.24 for MoCo v2, MoCo v2+ and
-SimCLR (of 0.12, 0.24, 0.48). The trials tell differences of about two points; SimCLR's three lay within 0.3.
+A recipe of a method with these numbers differs from another method's in the algorithm, with the temperatures and batch
+statistics of its own recipe, and in the learning rate: same network (the 20-layer ResNet), views, head, optimiser,
+batch and epochs. Most epochs are at 16 px, where a step costs a fifth of one at 32 px. The rate comes from one float32
+trial each of 5 epochs of 20,000 images at 16 px, by k-NN on some held out of train: 0.12 for the three with dual
+temperature (of 0.06, 0.12, 0.24), 0.24 for MoCo v2, MoCo v2+ and SimCLR (of 0.12, 0.24, 0.48). The trials tell
+differences of about two points; SimCLR's three lay within 0.3, and the middle one was taken.
 """
 
 from typing import Any
