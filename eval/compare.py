@@ -134,7 +134,7 @@ def main() -> None:
 
         Args:
             a: A file below predictions/ of an evaluation's folder; or a model whose card eval.seeds wrote into.
-            b: Another one, of the same images.
+            b: Another one, of the same images; or another model, whose trainings were measured alike.
         """
         if a.endswith(".npz") or b.endswith(".npz"):
             print(sentence(compare_files(Path(a), Path(b)), Path(a).stem, Path(b).stem))

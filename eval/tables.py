@@ -139,6 +139,7 @@ def mean_ranks(rows: Sequence[Row]) -> dict[str, float]:
 
 def _notes(row: Row) -> list[str]:
     where = f"{row['encoder']} on {row['dataset']}, {row['protocol'].split(',')[0]}"
+    where += ", one training at least" if "trainings" in row else ""
     best = _best_of_knn(row)
     known = [
         (row["collapsed"], f"- {where}: the features are (nearly) one point; the encoder has collapsed."),

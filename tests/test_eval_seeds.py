@@ -10,7 +10,7 @@ import yaml
 from eval.compare import compare_recipes, table
 from eval.intervals import welch
 from eval.seeds import mean_rows
-from eval.tables import markdown
+from eval.tables import markdown, notes
 from zoo.card import Card, Weights, parse_card
 from zoo.encoder import Encoder, save_encoder
 from zoo.errors import BadData, CorruptFile
@@ -48,6 +48,7 @@ def test_a_mean_has_the_doubts_of_each_training_behind_it(card: Card):
     sound, first = run(card, 16, 0.5), run(card, 15, 0.9)
     (row,) = mean_rows(first, [sound, run(card, 17, 0.6, collapsed=True, grid_edge=True, converged=False)])
     assert (row["collapsed"], row["grid_edge"], row["converged"]) == (True, True, False)
+    assert "- simco-r20-digits on digits, k-NN, one training at least: the last fit did not converge." in notes([row])
     (row,) = mean_rows(first, [sound, run(card, 17, 0.6)])
     assert (row["collapsed"], row["grid_edge"], row["converged"]) == (False, False, True)
 
