@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import OptimizeResult
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 from eval.contestants import fingerprint, open_contestant
@@ -33,6 +34,7 @@ from eval.linear_sgd import (
     moco_steps,
     train_heads,
 )
+from eval.logistic import arrived
 from eval.metrics import accuracy
 from eval.task import Task
 from zoo.errors import BadData
@@ -311,3 +313,13 @@ def test_labels_below_zero_reach_no_probe():
     features = extract(RawPixels(8), split)
     assert len(features) == 100
     assert logistic_probe(features, features.rows).predicted.min() >= 0
+
+
+def test_a_fit_that_rounding_stops_close_to_the_minimum_has_converged_and_one_cut_short_has_not():
+    def ended(status: int, gradient: float) -> bool:
+        end = OptimizeResult(status=status, success=status == 0, jac=np.array([0, -gradient]))
+        return arrived(end, smallest=2e-4)
+
+    stopped, line_search_failed = 1, 2  # scipy's
+    assert [ended(0, 1.0), ended(line_search_failed, 2.7e-4)] == [True, True]
+    assert [ended(line_search_failed, 5e-4), ended(stopped, 2.7e-4)] == [False, False]
