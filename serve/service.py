@@ -5,8 +5,10 @@ and JSON, and gives npy and npz too. All share one engine. No torch is imported.
 A worker runs its models in one thread; `zoo serve --workers 4` starts four.
 """
 
+import asyncio
 import gc
 import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -28,6 +30,7 @@ from serve.search import Indexes, index_paths_from_environment
 from serve.session import Session, models_from_environment
 from serve.site import site
 from zoo.errors import ZooError
+from zoo.processes import parent_gone
 
 engine = Engine()  # the mounted app needs it before BentoML makes a service; a worker's start-up fills it
 indexes = Indexes()
@@ -74,6 +77,7 @@ class Embeddings:
     @bentoml.on_startup
     async def start(self) -> None:
         start_log()
+        self._watch = asyncio.create_task(_end_with_parent())
         sessions = models_from_environment()
         _open_indexes(indexes, sessions)
         await engine.start(sessions)
@@ -82,6 +86,7 @@ class Embeddings:
 
     @bentoml.on_shutdown
     async def stop(self) -> None:
+        self._watch.cancel()
         await engine.stop()
 
     async def __is_ready__(self) -> bool:
@@ -98,6 +103,13 @@ class Embeddings:
             return Answer(**plain(finished(embedded, normalize=normalize, dimensions=None)))
         except Refused as refusal:  # BentoML would hide the reason and say 500
             return JSONResponse({"error": refusal.error}, refusal.status)
+
+
+async def _end_with_parent() -> None:
+    """Stop this worker once BentoML's main process is gone, as by `kill -9`: an orphan would keep the port."""
+    while not parent_gone():
+        await asyncio.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _open_indexes(where: Indexes, sessions: list[Session]) -> None:

@@ -43,6 +43,17 @@ def test_clients_that_never_end_their_headers_delay_nobody(
         assert time.monotonic() - start < 5
 
 
+def test_a_worker_whose_main_process_was_killed_ends_and_leaves_the_port_to_the_next(
+    exported: Path, tmp_path: Path
+) -> None:
+    with running_server(exported, tmp_path / "log") as (url, server):
+        (worker,) = map(psutil.Process, workers(server.pid))
+        server.kill()
+        worker.wait(timeout=30)
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", int(url.rsplit(":", 1)[1])))
+
+
 @pytest.mark.slow  # BentoML looks for dead workers every few seconds
 def test_when_a_worker_is_killed_the_others_answer_and_it_is_replaced(
     exported: Path, torch_encoder: Encoder, tmp_path: Path

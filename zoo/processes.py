@@ -1,5 +1,5 @@
 """Processes and their launcher: how many were asked for, whether as many were started, why they cannot start, and
-whether the launcher has gone."""
+whether the launcher, or any parent, has gone."""
 
 import os
 from collections.abc import Iterator
@@ -46,5 +46,9 @@ def starting() -> Iterator[None]:
 
 def launcher_gone() -> bool:
     """Whether accelerate's launcher has started this process and has ended since."""
-    launched = any(key.startswith("ACCELERATE_") for key in os.environ)
-    return launched and BORN[0] == os.getpid() and BORN[1] != os.getppid()  # a fork has another parent
+    return any(key.startswith("ACCELERATE_") for key in os.environ) and parent_gone()
+
+
+def parent_gone() -> bool:
+    """Whether the process that started this one has ended since; a fork is not asked."""
+    return BORN[0] == os.getpid() and BORN[1] != os.getppid()
