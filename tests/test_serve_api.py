@@ -13,9 +13,14 @@ import openai
 import pytest
 from serve_http import JSON, PNG, TOLERANCE, files, refused, text
 from serve_model import NAME, OTHER, gap, png
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from serve.engine import Engine
 from serve.guard import METHODS, MODEL, OPEN, Guard
+from serve.routes import routes
+from serve.search import Indexes
 from zoo.embedding import unit_rows
 from zoo.encoder import Encoder
 
@@ -195,15 +200,9 @@ def test_metrics_count_images_and_routes_and_no_path_of_a_visitor(client: TestCl
 
 
 @pytest.fixture(scope="module")
-def guarded(exported: Path) -> TestClient:
-    """The service with keys, no model loaded: the door stands before the models."""
-    from starlette.applications import Starlette
-    from starlette.routing import Mount
-
-    from serve.routes import routes
-    from serve.service import engine, indexes
-
-    app = Starlette(routes=[Mount("/v1", routes(engine, indexes))])
+def guarded() -> TestClient:
+    """The routes behind keys, no model loaded: the door stands before the models."""
+    app = Starlette(routes=[Mount("/v1", routes(Engine(), Indexes()))])
     return TestClient(app=Guard(app, keys="first, second, schlüssel"))  # type: ignore[arg-type]
 
 
