@@ -79,11 +79,11 @@ def compare_recipes(a: Card, b: Card) -> list[Difference]:
     ]
     if not found:
         raise BadData(
-            f"numbers over seeds: {a.name} has {len(mine)}, {b.name} has {len(theirs)}, none of the same measure; "
+            f"numbers over seeds: the first model has {len(mine)}, the second {len(theirs)}, none of the same measure; "
             "`python -m eval.seeds MODEL RUN RUN ...` writes them"
         )
     if any(_weights(one.a) & _weights(one.b) for one in found):
-        raise BadData(f"{a.name} and {b.name} have trainings in common; no interval holds for such")
+        raise BadData("the two models have trainings in common; no interval holds for such")
     return found
 
 
@@ -136,7 +136,9 @@ def main() -> None:
             a: A file below predictions/ of an evaluation's folder; or a model whose card eval.seeds wrote into.
             b: Another one, of the same images; or another model, whose trainings were measured alike.
         """
-        if a.endswith(".npz") or b.endswith(".npz"):
+        if a.endswith(".npz") != b.endswith(".npz"):
+            raise BadData(f"{a} and {b}: one is a file of predictions, one is a model; give two files or two models")
+        if a.endswith(".npz"):
             print(sentence(compare_files(Path(a), Path(b)), Path(a).stem, Path(b).stem))
         else:
             first, second = known_card(a), known_card(b)

@@ -2,8 +2,8 @@
 
     python -m eval.seeds zoo/weights/simco-r20-cifar100 runs/seed15 runs/seed16 runs/seed17
 
-The means over the runs go as further rows into the card of the model named first, which may be one of them. All of them
-have been measured by `eval.score`, the runs in every way that the model was.
+The means over the run folders go as further rows into the card of the model named first, which may be one of them. All
+of them have been measured by `eval.score`, the runs in every way that the model was.
 """
 
 from collections.abc import Sequence
@@ -109,9 +109,8 @@ def _twin(row: Row, trained: Card) -> Row:
         if of_these and measured_alike(other) == measured_alike(row):
             return other
     raise BadData(
-        f"{trained.name} with seed {trained.recipe['seed']} was not measured by {row['protocol']} on the same "
-        f"{row['n_train']:,} / {row['n_test']:,} images of {row['dataset']}: "
-        f"python -m eval.score RUN --data {row['dataset']}=DIR"
+        f"the run of seed {trained.recipe['seed']} was not measured by {row['protocol']} on the same "
+        f"{row['n_train']:,} / {row['n_test']:,} images of {row['dataset']}; measure it by eval.score as the model was"
     )
 
 

@@ -145,6 +145,7 @@ def _notes(row: Row) -> list[str]:
         (row["collapsed"], f"- {where}: the features are (nearly) one point; the encoder has collapsed."),
         (best, f"- {where}: {best}"),
         (row.get("grid_edge"), f"- {where}: the best setting lies at the edge of those tried."),
+        (tie := _tie(row), f"- {where}: {tie}"),
         (row.get("converged") is False, f"- {where}: the last fit did not converge."),
         (row.get("diverged"), f"- {where}: the training {_divergence(row)}."),
         (more := _more_labels(row), f"- {where}: {more}"),
@@ -162,6 +163,13 @@ def _notes(row: Row) -> list[str]:
         (row["duplicates"], f"- {row['dataset']}: {row['duplicates']} test images are in train, too."),
     ]
     return [note for holds, note in known if holds]
+
+
+def _tie(row: Row) -> str:
+    """Which settings were equally good where the setting was chosen; on the test images they may not be."""
+    scores = row.get("held_out", {})
+    best = [setting for setting, score in scores.items() if score == max(scores.values())]
+    return f"the settings {' and '.join(best)} were equally good on the held-out images." if len(best) > 1 else ""
 
 
 def _divergence(row: Row) -> str:

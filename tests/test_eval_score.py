@@ -243,12 +243,15 @@ def test_doubtful_numbers_are_noted_once():
     rows = [
         row("a", 0.5, grid_edge=True, converged=False, unseen=3),
         row("b", 0.5, collapsed=True, duplicates=10, unseen=3, n_fit=20, n_asked=14),
-        row("c", 0.5, n_fit=142, n_asked=144),
+        row("c", 0.5, n_fit=142, n_asked=144, held_out={"1": 0.4, "0.1": 0.5, "0.01": 0.5}),
+        row("d", 0.5, held_out={"1": 0.4, "0.1": 0.5}),
     ]
     text = markdown(rows)
     assert text.count("labels were used") == text.count("20 labels were used, not 14: of each class two at least") == 1
     for note in ("edge of those tried", "did not converge", "has collapsed", "10 test images are in train"):
         assert text.count(note) == 1
+    assert text.count("the settings 0.1 and 0.01 were equally good on the held-out images") == 1
+    assert text.count("equally good") == 1
     assert text.count("3 test images of classes that train lacks") == 1
     assert "nan" not in csv_text(rows)
 
