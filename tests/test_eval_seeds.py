@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from scipy.stats import ttest_ind
 
 from eval.compare import compare_recipes, table
 from eval.intervals import welch
@@ -171,6 +172,8 @@ def test_the_interval_over_trainings_covers_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(0)
     intervals = [welch(rng.normal(0.5, 0.01, 3).tolist(), rng.normal(0.4, 0.03, 5).tolist()) for _ in range(1000)]
     assert 0.93 < np.mean([low < 0.1 < high for low, high in intervals]) < 0.97
+    a, b = [0.50, 0.56, 0.59], [0.45, 0.49]
+    assert welch(a, b) == pytest.approx(tuple(ttest_ind(a, b, equal_var=False).confidence_interval()))
     assert welch([0.5, 0.5], [0.25, 0.25]) == (-np.inf, np.inf)
     # One side alike: the other's deviation sqrt(0.02 / 2) with 1 degree of freedom, whose quantile is 12.706.
     assert welch([0.5, 0.5], [0.4, 0.6]) == pytest.approx((-1.2706, 1.2706), abs=1e-4)

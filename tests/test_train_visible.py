@@ -5,6 +5,7 @@ import math
 import os
 import re
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 from browser import CHROMIUM, opened
 from safetensors.torch import load_file
+from tqdm import tqdm
 
 from train.key_queue import key_age
 from train.method import Step
@@ -201,6 +203,17 @@ def test_a_run_that_leaks_is_warned_once_and_goes_on_knowing_its_best(run, tmp_p
             watch.look(step, float(step), loss=torch.zeros(()), learning_rate=0.1)
     assert capsys.readouterr().out.count("batch statistics may tell which key belongs to which query") == 1
     assert [line.get("pretext_accuracy") for line in read_log(folder)] == [None, 1, 1]
+
+
+def test_without_a_bar_the_numbers_are_logged_all_the_same(tmp_path, monkeypatch):
+    """As TQDM_DISABLE=1 has it; tqdm reads that once, when it is imported."""
+    monkeypatch.setattr("train.watch.tqdm", partial(tqdm, disable=True))
+    recipe = replace(find_recipe("simco-r18-cifar100"), batch_size=32)
+    method, split = recipe.method(new_encoder("simco-r20-digits")), open_split("digits", "train").sample(100)
+    with Watch(tmp_path, recipe, method, split, split, step=0, total=3, knn_every=0) as watch:
+        watch.step(Step(torch.zeros(()), (), {}))
+        watch.look(1, 0.5, loss=torch.tensor(2.5), learning_rate=0.1)
+    assert [line["loss"] for line in read_log(tmp_path)] == [2.5]
 
 
 def test_a_queue_beyond_half_the_data_set_and_the_age_of_its_keys_are_told_before_the_first_step(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """What the main process sees and says of a training: the bar, the log, alarms, and the page at the end."""
 
+import math
 import sys
 from pathlib import Path
 from typing import final
@@ -107,8 +108,9 @@ class Watch:
     def _description(self, loss: float, learning_rate: float) -> str:
         """`loss 4.101 (start 5.545, floor 0.993)  lr 0.0300  812 images/s`, before the bar."""
         start, floor = self._method.loss_range(self._recipe.batch_size)
-        bar = self._bar.format_dict
-        speed = (bar["rate"] or (bar["n"] - bar["initial"]) / bar["elapsed"]) * self._recipe.batch_size
+        bar = self._bar.format_dict  # nearly empty, 0 seconds, where TQDM_DISABLE has switched the bar off
+        steps_per_second = bar["rate"] or (self._bar.n - self._first) / (bar["elapsed"] or math.inf)
+        speed = steps_per_second * self._recipe.batch_size
         return f"loss {loss:.3f} (start {start:.3f}, floor {floor:.3f})  lr {learning_rate:.4f}  {speed:,.0f} images/s"
 
     def _features(self) -> dict[str, float]:
