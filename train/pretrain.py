@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from zoo.errors import BadNumber, ZooError, needs
-from zoo.processes import check_launch, starting  # before torch: it notes the launcher
+from zoo.processes import check_launch, cpu_threads, starting  # before torch: it notes the launcher
 
 with needs("train", command=__name__ == "__main__"):
     import numpy as np
@@ -41,7 +41,7 @@ from zoo.shards import Shards
 from zoo.split import Split
 
 LOG_EVERY = 10  # steps between looks at the loss, each of which waits for the device
-LEAST = {"limit": 1, "knn_every": 0, "chunk": 0, "workers": 1}  # of the flags that are no recipe's
+LEAST = {"limit": 1, "knn_every": 0, "chunk": 0, "workers": 1, "threads": 1}  # of the flags that are no recipe's
 
 
 def pretrain(
@@ -54,6 +54,7 @@ def pretrain(
     chunk: int = 0,
     stream: bool = False,
     workers: int = 2,
+    threads: int | None = None,
     compile: bool = False,
 ) -> Path:
     """Train the encoder of `recipe`, or go on with it, and return the run folder, which `zoo.load` opens.
@@ -63,13 +64,15 @@ def pretrain(
     none. chunk: images of a process that go through the encoder at a time, for a batch that the memory does not hold:
     the gradient of the whole batch all the same, but batch normalisation sees a chunk; 0 for all at once. stream: read
     and decode the images while training, from a folder, Parquet or tar shards, rather than once before; always so above
-    96 px. workers: threads of each process that decode them. compile: torch.compile.
+    96 px. workers: threads of each process that decode them. threads: CPU threads of each process that compute, by
+    default its share of the machine's cores. compile: torch.compile.
     Raises BadNumber; BadData; CorruptFile if the last checkpoint cannot be read; ZooError if another process trains
     there, the folder holds a run with other numbers, or loss, features or weights are not finite. SIGTERM ends it with
     SystemExit(143), all saved.
     """
-    _check(limit=limit, knn_every=knn_every, chunk=chunk, workers=workers)
+    _check(limit=limit, knn_every=knn_every, chunk=chunk, workers=workers, threads=threads)
     accelerator = _accelerator()
+    _set_threads(threads, accelerator)
     rank, world = accelerator.process_index, accelerator.num_processes
     main, device = accelerator.is_main_process, accelerator.device
     folder = out or Path("runs", recipe.name)
@@ -163,6 +166,14 @@ def _accelerator() -> Accelerator:
     return accelerator
 
 
+def _set_threads(asked: int | None, accelerator: Accelerator) -> None:
+    """Let this process compute with its share of the machine's cores, and say with how many."""
+    threads = cpu_threads(asked, processes=accelerator.num_processes)
+    torch.set_num_threads(threads.count)
+    if accelerator.is_main_process and accelerator.device.type == "cpu":
+        print(f"CPU threads of each process: {threads.count} ({threads.reason})", file=sys.stderr)
+
+
 def _untrained(
     recipe: Recipe, images: Split | Shards, device: torch.device, *, main: bool
 ) -> tuple[Method, OnlineProbe | None, Split | None, torch.optim.Optimizer]:
@@ -239,6 +250,7 @@ def main() -> None:
             chunk: int = 0,
             stream: bool = False,
             workers: int = 2,
+            threads: int | None = None,
             compile: bool = False,
         ) -> Path:
             """Train an encoder, or go on with the run in its folder.
@@ -253,9 +265,11 @@ def main() -> None:
                 chunk: Images of a process that go through the encoder at a time; the gradient is the whole batch's.
                 stream: Read and decode images while training rather than once before; always so above 96 px.
                 workers: Threads of each process that decode.
+                threads: CPU threads of each process that compute. By default OMP_NUM_THREADS, or the machine's cores
+                    divided by the processes on it.
                 compile: Compile the networks with torch.compile.
             """
-            flags: dict[str, Any] = {"knn_every": knn_every, "chunk": chunk, "stream": stream}
+            flags: dict[str, Any] = {"knn_every": knn_every, "chunk": chunk, "stream": stream, "threads": threads}
             return pretrain(recipe, data=data, out=out, limit=limit, workers=workers, compile=compile, **flags)
 
         folder = tyro.cli(command_line, prog=f"train/pretrain.py {recipe.name}", args=sys.argv[2:])
