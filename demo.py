@@ -25,8 +25,8 @@ from PIL import Image
 import zoo
 from eval.score import score
 from eval.tables import markdown
-from zoo.embedding import unit_rows
-from zoo.split import Split, open_split
+from zoo.images.split import Split, open_split
+from zoo.model.embedding import unit_rows
 
 NAME = "simco-r20-digits"
 RUN = Path("runs", NAME)

@@ -18,11 +18,11 @@ from safetensors.numpy import load_file
 
 from demo import run
 from eval.tables import markdown
-from zoo import store
-from zoo.card import Card
 from zoo.errors import ZooError
-from zoo.inside import rounded
-from zoo.store import WEIGHTS, read_card
+from zoo.hub import store
+from zoo.hub.store import WEIGHTS, read_card
+from zoo.model.card import Card
+from zoo.release.bundle import rounded
 
 CHEAPEST = "mocov2-r20-cifar100"  # of the r20 rows the shortest training
 PROTOCOL = "knn"

@@ -21,8 +21,8 @@ from tqdm import tqdm
 from eval.features import Features, PixelEncoder, batch_of, embed_rows, labelled
 from zoo.errors import BadData, CorruptFile
 from zoo.files import locked, new_folder, write_bytes, zoo_home
+from zoo.images.split import Split
 from zoo.provenance import today, versions
-from zoo.split import Split
 
 FORMAT = 1  # raise it when the layout or the preprocessing changes: older folders are then never asked for
 BLOCK = 1024  # images

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tyro
 
-from zoo.ending import in_one_line
+from zoo.command_line import in_one_line
 from zoo.errors import BadData
 
 
@@ -18,7 +18,7 @@ def at_least_one(**numbers: int | None) -> None:
 
 
 def run(function: Callable[..., None], *, module: str, stopped: str) -> None:
-    """Call `function` with what stands on the command line; see `zoo.ending.in_one_line`.
+    """Call `function` with what stands on the command line; see `zoo.command_line.in_one_line`.
 
     module: what `python -m` was given. stopped: what to do after Ctrl-C. Refuses a flag that stands there twice, for
     only its last values would count.

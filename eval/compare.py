@@ -24,8 +24,8 @@ from eval.intervals import Comparison, compare, compare_scores, welch
 from eval.results import read_predictions
 from eval.seeds import measured_alike, whole
 from eval.tables import Row, cell, pipes
-from zoo.card import Card
-from zoo.store import known_card
+from zoo.hub.store import known_card
+from zoo.model.card import Card
 
 
 def compare_files(a: Path, b: Path) -> Comparison:

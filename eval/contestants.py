@@ -3,7 +3,7 @@
 simco-r18-cifar100, runs/simco-r18-cifar100    a model of the zoo, a run folder
 hf://ORG/NAME, timm/NAME    whatever else `zoo.load` takes
 timm:resnet50, timm:resnet50=weights.safetensors    any timm network, at random or with weights from a file
-random:r18    a row of `zoo.backbone`, at random
+random:r18    a row of `zoo.model.backbone`, at random
 pixels:    no network at all
 """
 
@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from eval.features import PixelEncoder, RawPixels
-from zoo.dataset import dataset_row
-from zoo.encoder import Encoder, build_backbone, load_encoder, new_encoder
 from zoo.errors import BadData, CorruptFile, unknown
-from zoo.split import LARGEST_CACHED
-from zoo.store import ADDRESSES, CARD, locate, read_card
+from zoo.hub.store import ADDRESSES, CARD, locate, read_card
+from zoo.images.dataset import dataset_row
+from zoo.images.split import LARGEST_CACHED
+from zoo.model.encoder import Encoder, build_backbone, load_encoder, new_encoder
 
 SEED = 0  # of random weights
 RAW_OF_LARGE = 32  # pixels

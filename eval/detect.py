@@ -36,7 +36,7 @@ from eval.detector import REGIONS, SIDES, Neck, detector
 from eval.results import Results
 from eval.scenes import Lists, read_lists
 from eval.tables import Row, over_seeds, trainings
-from zoo.encoder import Encoder, accelerator_name, new_encoder
+from zoo.model.encoder import Encoder, accelerator_name, new_encoder
 from zoo.provenance import command, hardware, today, versions
 
 UNTRAINED = "random:"

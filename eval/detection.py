@@ -10,8 +10,8 @@ from torchvision.models.detection import FasterRCNN
 
 from eval.linear_sgd import indices
 from zoo.errors import BadData
-from zoo.pixels import read_rgb
-from zoo.voc import Scene
+from zoo.images.pixels import read_rgb
+from zoo.images.voc import Scene
 
 RATE, DECAY, WARM_UP = 0.02, 1e-4, 100  # the rate is for 16 images; steps, or a tenth of a shorter training
 METRICS = ("AP", "AP50", "AP75")

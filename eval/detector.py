@@ -11,8 +11,8 @@ from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
 from torchvision.ops import MultiScaleRoIAlign
 
-from zoo.encoder import Encoder
 from zoo.errors import BadData
+from zoo.model.encoder import Encoder
 
 Neck = Literal["fpn", "c4"]
 STAGES = ("layer1", "layer2", "layer3", "layer4")

@@ -9,14 +9,14 @@ from PIL import Image
 from tqdm import tqdm
 
 from zoo.errors import BadData
-from zoo.pixels import fit
-from zoo.split import LARGEST_CACHED, Split
+from zoo.images.pixels import fit
+from zoo.images.split import LARGEST_CACHED, Split
 
 BATCH = 256  # images of up to LARGEST_CACHED px; of larger ones fewer, with as many pixels
 
 
 class PixelEncoder(Protocol):
-    """What evaluation needs of an encoder; `zoo.encoder.Encoder` has it."""
+    """What evaluation needs of an encoder; `zoo.model.encoder.Encoder` has it."""
 
     image_size: int
 

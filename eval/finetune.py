@@ -15,8 +15,8 @@ from eval.linear import held_out, refuse_one_class, strata
 from eval.linear_sgd import cosine, image_batches
 from eval.metrics import accuracy
 from eval.task import Outcome, Task
-from zoo.encoder import Encoder
-from zoo.split import Split
+from zoo.images.split import Split
+from zoo.model.encoder import Encoder
 
 RATES = tuple(10.0**exponent for exponent in (-4, -3, -2, -1))
 DECAYS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3)  # divided by the rate

@@ -6,9 +6,9 @@ import torch
 from eval.augment import crop_and_mirror
 from eval.features import BATCH, PixelEncoder, batch_of, labelled, resized
 from eval.task import Outcome, Task
-from zoo.embedding import unit_rows
 from zoo.errors import BadData
-from zoo.split import Split
+from zoo.images.split import Split
+from zoo.model.embedding import unit_rows
 
 PAIRS_OF = 2048  # images for the two measures of Wang and Isola
 

@@ -12,8 +12,8 @@ from eval.augment import crop_and_mirror
 from eval.features import labelled, resized
 from eval.linear import held_out, mean_and_scale, refuse_one_class
 from eval.task import Outcome, Task
-from zoo.encoder import Encoder
-from zoo.split import Split
+from zoo.images.split import Split
+from zoo.model.encoder import Encoder
 
 RATES = tuple(float(rate) for rate in np.geomspace(1e-3, 30, 13))
 STEPS = 500  # few epochs of a large set, many of a small one

@@ -15,8 +15,8 @@ from eval.results import Results
 from eval.sources import Processes, Source, features_of
 from eval.tables import Row
 from eval.task import Task
-from zoo.encoder import Encoder, accelerator_name
 from zoo.errors import BadData
+from zoo.model.encoder import Encoder, accelerator_name
 from zoo.provenance import command, hardware, today, versions
 
 COLLAPSED = 1e-3  # channel_std below it: the features are one point

@@ -4,7 +4,7 @@ import numpy as np
 
 from eval.average_precision import average_precisions, bootstrap, mean_average_precision
 from eval.intervals import wilson
-from zoo.dataset import ELEVEN_POINT, Metric
+from zoo.images.dataset import ELEVEN_POINT, Metric
 
 
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:

@@ -4,10 +4,10 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from eval.tables import Row
-from zoo import store
 from zoo.errors import ZooError
 from zoo.files import locked, write_bytes, zoo_home
-from zoo.store import CARD, read_card
+from zoo.hub import store
+from zoo.hub.store import CARD, read_card
 
 
 def is_ours(model: str | Path, folder: Path) -> bool:

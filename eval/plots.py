@@ -15,8 +15,8 @@ from eval.features import labelled
 from eval.geometry import spectrum
 from eval.metrics import by_class, confusion
 from eval.task import Task
-from zoo.embedding import unit_rows
-from zoo.split import Split
+from zoo.images.split import Split
+from zoo.model.embedding import unit_rows
 
 MAPPED = 500  # images on the map
 THUMBNAILS = 120

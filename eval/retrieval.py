@@ -12,8 +12,8 @@ from eval.features import Features
 from eval.intervals import spread, wilson
 from eval.linear import refuse_one_class
 from eval.task import Outcome, Task
-from zoo.embedding import unit_rows
 from zoo.errors import BadData
+from zoo.model.embedding import unit_rows
 
 DEPTHS = (1, 5, 10)
 CHUNK = 512  # queries at a time

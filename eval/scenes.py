@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zoo.errors import BadData
-from zoo.pixels import read_rgb
-from zoo.voc import Scene, class_names, read_voc
+from zoo.images.pixels import read_rgb
+from zoo.images.voc import Scene, class_names, read_voc
 
 
 class Lists(NamedTuple):

@@ -30,10 +30,10 @@ from eval.report import html
 from eval.results import Results
 from eval.sources import Processes, open_source
 from eval.tables import Row, markdown
-from zoo.dataset import dataset_row
 from zoo.files import write_bytes
-from zoo.split import open_split
-from zoo.store import locate, read_card
+from zoo.hub.store import locate, read_card
+from zoo.images.dataset import dataset_row
+from zoo.images.split import open_split
 
 
 def score(

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from eval.tables import markdown
-from zoo.card import Card
 from zoo.errors import BadData, ZooError
 from zoo.files import write_bytes
-from zoo.store import CARD, INSIDE, read_card
+from zoo.hub.store import CARD, INSIDE, read_card
+from zoo.model.card import Card
 
 START, END = "<!-- python -m eval.scoreboard README.md -->", "<!-- end -->"
 

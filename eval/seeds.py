@@ -15,10 +15,10 @@ import tyro
 from eval.command import run
 from eval.own_card import add_rows, is_ours, writable
 from eval.tables import Row, markdown, over_seeds
-from zoo.card import Card
 from zoo.errors import BadData, CorruptFile, ZooError
+from zoo.hub.store import locate, read_card
+from zoo.model.card import Card
 from zoo.provenance import command, today, versions
-from zoo.store import locate, read_card
 
 SAME = (
     "protocol", "protocol_version", "dataset", "metric", "feature", "image_size", "n_train", "n_test", "data_sha256",

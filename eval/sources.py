@@ -11,12 +11,12 @@ import torch
 from eval.cache import cached_features
 from eval.contestants import Contestant
 from eval.features import Features, PixelEncoder, extract, has_label
-from zoo.dataset import Metric, dataset_row
-from zoo.encoder import Encoder
 from zoo.errors import BadData
-from zoo.on_demand import OnDemand
+from zoo.images.dataset import Metric, dataset_row
+from zoo.images.on_demand import OnDemand
+from zoo.images.split import Split, open_split
+from zoo.model.encoder import Encoder
 from zoo.processes import check_launch, processes_asked_for, starting
-from zoo.split import Split, open_split
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 
 from eval.features import Features, PixelEncoder
 from eval.metrics import grade
-from zoo.dataset import Metric
-from zoo.split import Split
+from zoo.images.dataset import Metric
+from zoo.images.split import Split
 
 
 @dataclass(frozen=True)

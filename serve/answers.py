@@ -13,7 +13,7 @@ from serve.engine import Embedded
 from serve.messages import EmbeddingsRequest, EmbedQuery
 from serve.refusal import Refused
 from serve.session import Session
-from zoo.embedding import unit_rows
+from zoo.model.embedding import unit_rows
 
 NPY, NPZ, JSON = "application/x-npy", "application/x-npz", "application/json"
 WEIGHT = re.compile(r"q=(0(\.[0-9]*)?|1(\.0*)?)")

@@ -17,8 +17,8 @@ with needs("index", command=__name__ == "__main__"):
 from serve.limits import MAX_BATCH, MAX_IMAGE, SUFFIXES
 from serve.search import SUFFIX, Entry, Facts, read_index, write_index
 from serve.session import Session, open_model
-from zoo.embedding import unit_rows
 from zoo.files import locked, zoo_home
+from zoo.model.embedding import unit_rows
 
 ASIDE = ".building"  # folder beside an index: who holds its lock builds, and keeps there what is embedded so far
 PAUSE = 60.0  # seconds between two savings: what a kill can lose

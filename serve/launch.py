@@ -15,7 +15,7 @@ from pathlib import Path
 import tyro
 
 from zoo.errors import NotInstalled, ZooError
-from zoo.store import CARD, onnx_file, own_folder, variants
+from zoo.hub.store import CARD, onnx_file, own_folder, variants
 
 LOOPBACK = "127.0.0.1"
 FILES = 10_240  # open files of a worker, most of them connections; the most that macOS gives

@@ -16,5 +16,5 @@ MAX_QUEUE = 512  # images that one worker has accepted and not yet answered
 MAX_REQUESTS = 384  # requests of one key that a worker answers at a time; of one image each, they leave room for others
 MAX_BATCH = 8  # images of one run; per-image time is flat beyond it on CPUs
 MAX_NEIGHBOURS = 100  # answers to one image of a search
-DECODERS = 2  # threads that decode, each with at most one picture of zoo.pixels.MAX_PIXELS in memory
+DECODERS = 2  # threads that decode, each with at most one picture of zoo.images.pixels.MAX_PIXELS in memory
 TIMEOUT = 30.0  # seconds from the end of a request's headers to its answer

@@ -15,10 +15,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from serve.session import INPUT, Session
-from zoo.embedding import unit_rows
 from zoo.errors import ZooError
 from zoo.files import new_file
-from zoo.split import Split, open_split
+from zoo.images.split import Split, open_split
+from zoo.model.embedding import unit_rows
 
 CALIBRATION = 256  # training images
 BANK, QUERIES = 4000, 1000  # at most so many training and test images are compared

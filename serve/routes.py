@@ -15,7 +15,7 @@ from serve.guard import content_type
 from serve.messages import EmbeddingsRequest, EmbedQuery, SearchRequest, SimilarityRequest, from_json, from_query
 from serve.refusal import Refused
 from serve.search import Indexes
-from zoo.embedding import unit_rows
+from zoo.model.embedding import unit_rows
 
 
 def routes(engine: Engine, indexes: Indexes) -> Router:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from zoo.card import Card
-    from zoo.encoder import Encoder
+    from zoo.model.card import Card
+    from zoo.model.encoder import Encoder
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny networks: threads that wait for each other only cost time
 os.environ.setdefault("WANDB_MODE", "disabled")  # where it is installed, no test speaks to it
@@ -31,7 +31,7 @@ def encoder() -> Encoder:
     """ResNet-20 on 8 px digits with reproducible weights; its batch norm has statistics and scales of its own."""
     import torch
 
-    from zoo.encoder import new_encoder
+    from zoo.model.encoder import new_encoder
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -48,8 +48,8 @@ def encoder() -> Encoder:
 @pytest.fixture
 def card() -> Card:
     """The card of `encoder`, weights not yet written."""
-    from zoo.card import Card
-    from zoo.dataset import dataset_row
+    from zoo.images.dataset import dataset_row
+    from zoo.model.card import Card
 
     row = dataset_row("digits")
     return Card(
@@ -78,7 +78,7 @@ def tiny_run(encoder: Encoder, card: Card, tmp_path: Path) -> Path:
     """A run folder with `encoder`, not yet measured."""
     from dataclasses import replace
 
-    from zoo.encoder import save_encoder
+    from zoo.model.encoder import save_encoder
 
     save_encoder(encoder, tmp_path / "run", replace(card, results=()))
     return tmp_path / "run"

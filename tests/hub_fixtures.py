@@ -17,6 +17,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
         monkeypatch.setattr(huggingface_hub.utils._detect_agent, "_registry", {})  # else it asks the real Hub
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr("zoo.hub.PAUSES", (0.01, 0.01))
+        monkeypatch.setattr("zoo.hub.client.PAUSES", (0.01, 0.01))
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         yield running

@@ -26,7 +26,7 @@ from serve.routes import routes
 from serve.search import Indexes
 from serve.session import Session
 from serve.site import site
-from zoo.encoder import Encoder, load_encoder
+from zoo.model.encoder import Encoder, load_encoder
 
 
 @pytest.fixture(scope="session")

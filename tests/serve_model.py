@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from zoo.card import Card
-from zoo.encoder import Encoder, new_encoder, save_encoder
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder, new_encoder, save_encoder
 
 NAME = "simco-r20-digits"
 OTHER = "simclr-r20-digits"

@@ -14,8 +14,8 @@ from eval.score import score
 from eval.tables import markdown
 from eval.task import Task
 from zoo.errors import BadData
-from zoo.split import Split, open_split
-from zoo.store import read_card
+from zoo.hub.store import read_card
+from zoo.images.split import Split, open_split
 
 T = 0.07
 
@@ -126,7 +126,7 @@ def test_unlabelled_images_stay_out_of_features():
 
 
 def test_features_do_not_depend_on_the_batch_size(tiny_run):
-    from zoo.encoder import load_encoder
+    from zoo.model.encoder import load_encoder
 
     encoder = load_encoder(tiny_run)
     split = open_split("digits", "test").sample(50)

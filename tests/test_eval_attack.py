@@ -25,10 +25,10 @@ from eval.own_card import is_ours
 from eval.protocols import PROTOCOLS
 from eval.results import Results, read_predictions
 from eval.score import main, score
-from zoo.ending import in_one_line
+from zoo.command_line import in_one_line
 from zoo.errors import BadData, CorruptFile, ZooError
 from zoo.files import new_folder, zoo_home
-from zoo.split import Split
+from zoo.images.split import Split
 
 ROOT = Path(__file__).parents[1]
 FEW = {"data": {"digits": None}, "max_train": 60, "max_test": 30}

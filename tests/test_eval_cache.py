@@ -11,7 +11,7 @@ from eval.cache import cached_features
 from eval.features import RawPixels, extract
 from zoo.errors import BadData, CorruptFile, ZooError
 from zoo.files import zoo_home
-from zoo.split import Split
+from zoo.images.split import Split
 
 
 class Counting(RawPixels):

@@ -15,9 +15,9 @@ from eval.finetune import finetune
 from eval.intervals import wilson
 from eval.linear_sgd import linear_augmented, linear_moco
 from eval.task import Task
-from zoo.dataset import DATASETS
-from zoo.encoder import Encoder, build_backbone
-from zoo.split import Split, open_split
+from zoo.images.dataset import DATASETS
+from zoo.images.split import Split, open_split
+from zoo.model.encoder import Encoder, build_backbone
 
 CLASSES = (53, 60, 71, 82)  # orange, plain, sea, sunflower
 SIDE = 16  # pixels: a quarter of the work

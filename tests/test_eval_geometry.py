@@ -23,7 +23,7 @@ from eval.metrics import accuracy
 from eval.retrieval import retrieval, search
 from eval.task import Task
 from zoo.errors import BadData
-from zoo.split import Split, open_split
+from zoo.images.split import Split, open_split
 
 
 def cloud(n: int, d: int, seed: int = 0) -> np.ndarray:

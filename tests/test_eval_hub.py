@@ -9,8 +9,8 @@ from loopback_hub import REPO, LoopbackHub, Repo
 
 from eval.score import main, score
 from zoo.errors import BadData, NoWeights
-from zoo.publish import publish
-from zoo.store import CARD, locate
+from zoo.hub.store import CARD, locate
+from zoo.release.publish import publish
 
 pytest_plugins = ["hub_fixtures"]
 

@@ -38,7 +38,7 @@ from eval.logistic import arrived
 from eval.metrics import accuracy
 from eval.task import Task
 from zoo.errors import BadData
-from zoo.split import Split, open_split
+from zoo.images.split import Split, open_split
 
 CIFAR = {"train": 1500, "test": 1000}  # images
 

@@ -16,7 +16,7 @@ from eval.report import CAPTIONS, html, picture_stem
 from eval.results import Results
 from eval.score import score
 from eval.task import Task
-from zoo.split import open_split
+from zoo.images.split import open_split
 
 
 @pytest.fixture(scope="module")

@@ -25,11 +25,11 @@ from eval.results import Results
 from eval.score import main, score
 from eval.sources import open_source
 from eval.tables import csv_text, grouped, markdown, mean_ranks
-from zoo.dataset import DATASETS
-from zoo.encoder import Encoder
 from zoo.errors import BadData, CorruptFile, UnknownName, ZooError
-from zoo.split import open_split
-from zoo.store import read_card
+from zoo.hub.store import read_card
+from zoo.images.dataset import DATASETS
+from zoo.images.split import open_split
+from zoo.model.encoder import Encoder
 
 
 def few(models, **more):
@@ -319,8 +319,8 @@ def test_results_and_a_training_that_saves_wait_for_each_other(encoder, card, ti
     from threading import Thread
 
     from eval.own_card import add_rows
-    from zoo.encoder import save_encoder
     from zoo.files import locked
+    from zoo.model.encoder import save_encoder
 
     (measured, *_) = few(tiny_run, protocols=["knn"])
     before = (tiny_run / "card.json").read_text()
@@ -340,7 +340,7 @@ def test_results_and_a_training_that_saves_wait_for_each_other(encoder, card, ti
 def test_a_model_inside_the_package_keeps_its_card_unless_its_folder_is_given(tiny_run, tmp_path, monkeypatch, capsys):
     inside = tmp_path / "weights" / "simco-r20-digits"
     shutil.copytree(tiny_run, inside)
-    monkeypatch.setattr("zoo.store.INSIDE", inside.parent)
+    monkeypatch.setattr("zoo.hub.store.INSIDE", inside.parent)
     before = (inside / "card.json").read_bytes()
     monkeypatch.setattr(sys, "argv", ["eval.score", inside.name, "--max-train", "60", "--max-test", "30"])
     main()
@@ -355,7 +355,7 @@ def test_a_model_inside_the_package_keeps_its_card_unless_its_folder_is_given(ti
 def test_a_constant_encoder_scores_chance_and_is_called_collapsed(tiny_run):
     import torch
 
-    from zoo.encoder import load_encoder, save_encoder
+    from zoo.model.encoder import load_encoder, save_encoder
 
     encoder = load_encoder(tiny_run)
     for parameter in encoder.backbone.layer3[-1].parameters():

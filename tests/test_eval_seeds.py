@@ -12,11 +12,11 @@ from eval.compare import compare_recipes, table
 from eval.intervals import welch
 from eval.seeds import mean_rows
 from eval.tables import markdown, notes
-from zoo.card import Card, Weights, parse_card
-from zoo.encoder import Encoder, save_encoder
 from zoo.errors import BadData, CorruptFile
-from zoo.model_card import model_card
-from zoo.store import read_card
+from zoo.hub.store import read_card
+from zoo.model.card import Card, Weights, parse_card
+from zoo.model.encoder import Encoder, save_encoder
+from zoo.release.model_card import model_card
 
 ROW = {
     "key": "knn/digits", "protocol": "k-NN, k = 20", "protocol_version": 1, "metric": "top-1 accuracy", "unit": "share",

@@ -21,10 +21,10 @@ from eval.intervals import wilson
 from eval.score import score
 from eval.sources import Processes, features_of, in_one_order, open_source
 from eval.tables import markdown
-from zoo.encoder import load_encoder, save_encoder
 from zoo.errors import BadData, CorruptFile, ZooError
-from zoo.split import Split, open_split
-from zoo.store import read_card
+from zoo.hub.store import read_card
+from zoo.images.split import Split, open_split
+from zoo.model.encoder import load_encoder, save_encoder
 
 ROOT = Path(__file__).parents[1]
 DETERMINED = ["knn", "ridge", "fewshot", "retrieval", "geometry"]

@@ -31,10 +31,10 @@ from eval.score import main, score
 from eval.sources import open_source
 from eval.tables import markdown
 from eval.task import Task
-from zoo.encoder import Encoder, build_backbone
 from zoo.errors import BadData
-from zoo.split import open_split
-from zoo.voc import labelled_images
+from zoo.images.split import open_split
+from zoo.images.voc import labelled_images
+from zoo.model.encoder import Encoder, build_backbone
 
 WHOLE, HALF = (1, 1, 96, 96), (1, 1, 96, 48)
 

@@ -10,17 +10,17 @@ from safetensors.numpy import load_file, save_file
 from reproduce import beside, equal_weights, reproduce
 from train.pretrain import pretrain
 from train.recipe import find_recipe
-from zoo.card import Card
-from zoo.encoder import Encoder, save_encoder
 from zoo.errors import CorruptFile, NoWeights
-from zoo.inside import keep_inside
-from zoo.store import INSIDE, WEIGHTS, read_card
+from zoo.hub.store import INSIDE, WEIGHTS, read_card
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder, save_encoder
+from zoo.release.bundle import keep_inside
 
 
 @pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty `zoo/weights` of its own."""
-    monkeypatch.setattr("zoo.store.INSIDE", tmp_path / "weights")
+    monkeypatch.setattr("zoo.hub.store.INSIDE", tmp_path / "weights")
     return tmp_path / "weights"
 
 

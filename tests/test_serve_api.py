@@ -21,8 +21,8 @@ from serve.engine import Engine
 from serve.guard import METHODS, MODEL, OPEN, Guard
 from serve.routes import routes
 from serve.search import Indexes
-from zoo.embedding import unit_rows
-from zoo.encoder import Encoder
+from zoo.model.embedding import unit_rows
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the 'model_fields' attribute on the instance")  # BentoML does

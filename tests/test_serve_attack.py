@@ -16,7 +16,7 @@ from serve_model import gap, pictures, png
 from starlette.testclient import TestClient
 
 from serve.log import logger
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the attacking tools

@@ -12,7 +12,7 @@ from serve_model import NAME, OTHER, encode, gap, noise, png
 from starlette.testclient import TestClient
 
 from serve.limits import MAX_BODY, MAX_IMAGE
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the 'model_fields' attribute on the instance")  # BentoML does

@@ -22,8 +22,8 @@ from serve.bulk import EmbedShard, bad_file, bulk, part, rows_of, write_plan
 from serve.inputs import images_of, shards_of
 from serve.limits import MAX_IMAGE
 from serve.session import Session
-from zoo.encoder import Encoder
 from zoo.errors import BadData, ZooError
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 CUT = png(height=90)[:-500]

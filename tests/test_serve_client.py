@@ -14,8 +14,8 @@ from serve_model import NAME, OTHER, encode, gap, noise, png
 
 from serve.client import Client, ServerRefused
 from serve.limits import MAX_BODY, MAX_IMAGE
-from zoo.encoder import Encoder
 from zoo.errors import ZooError
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 

@@ -15,7 +15,7 @@ from serve_http import TOLERANCE, running_server
 from serve_model import gap, png
 
 from serve.client import Client
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 CROWD = 300  # clients, more than the 256 files a process may open before `zoo serve` asks for more

@@ -14,12 +14,12 @@ from serve_model import NAME, card_of, gap, make_run, noise
 
 from serve.export import _metadata, _pictures, check, export, main, parity_of
 from serve.session import Session
-from zoo.card import Published
-from zoo.embedding import unit_rows
-from zoo.encoder import Encoder, load_encoder, new_encoder, save_encoder
 from zoo.errors import ZooError
-from zoo.split import open_split
-from zoo.store import read_card
+from zoo.hub.store import read_card
+from zoo.images.split import open_split
+from zoo.model.card import Published
+from zoo.model.embedding import unit_rows
+from zoo.model.encoder import Encoder, load_encoder, new_encoder, save_encoder
 
 pytest_plugins = ["serve_fixtures"]
 

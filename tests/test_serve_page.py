@@ -9,7 +9,7 @@ from browser import CHROMIUM, Page, opened
 from serve_model import NAME, OTHER, png
 
 from serve.limits import MAX_BODY, MAX_IMAGE
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 pytestmark = [

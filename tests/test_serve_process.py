@@ -22,8 +22,8 @@ from serve_model import NAME, encode, gap, noise, png
 
 from serve.launch import check, check_address, environment
 from serve.limits import MAX_BODY
-from zoo.encoder import Encoder
 from zoo.errors import ZooError
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 

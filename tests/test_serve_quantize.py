@@ -14,7 +14,7 @@ from serve.export import main
 from serve.quantize import Comparison, compare, quantize, write_int8
 from serve.session import Session, open_model
 from zoo.errors import ZooError
-from zoo.split import open_split
+from zoo.images.split import open_split
 
 pytest_plugins = ["serve_fixtures"]
 

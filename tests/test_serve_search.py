@@ -21,8 +21,8 @@ from serve.client import Client
 from serve.index import build
 from serve.search import Index, Indexes, index_paths_from_environment, read_index
 from serve.session import Session
-from zoo.encoder import Encoder
 from zoo.errors import BadData, CorruptFile, NotInstalled, NoWeights, ZooError
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 

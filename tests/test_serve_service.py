@@ -31,7 +31,7 @@ from serve.refusal import Refused
 from serve.routes import routes
 from serve.search import Indexes
 from serve.session import Session
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the 'model_fields' attribute on the instance")  # BentoML does

@@ -19,9 +19,9 @@ from serve.limits import MAX_CHUNKS, MAX_PROFILES, MAX_SCANS, MAX_SEGMENTS
 from serve.log import start_log
 from serve.pieces import END, SCAN
 from serve.session import Session, models_from_environment, open_model
-from zoo.encoder import Encoder
 from zoo.errors import BadImage, CorruptFile, ImageFormatNotAllowed, ImageTooLarge, NoWeights, UnknownName, ZooError
-from zoo.store import keep
+from zoo.hub.store import keep
+from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
 

@@ -33,7 +33,12 @@ def test_the_bento_holds_what_the_server_needs_and_nothing_else() -> None:
     floor = {"numpy>=2.0", "pillow>=11.0", "tyro>=1.0,<2"}
     assert set(BENTO["python"]["packages"]) == requirements("index") | floor
     shipped = {path.relative_to(ROOT).as_posix() for pattern in BENTO["include"] for path in ROOT.glob(pattern)}
-    for needed in ("serve/service.py", "serve/page/page.html", "zoo/pixels.py", "zoo/catalog/simco-r20-digits.json"):
+    for needed in (
+        "serve/service.py",
+        "serve/page/page.html",
+        "zoo/images/pixels.py",
+        "zoo/catalog/simco-r20-digits.json",
+    ):
         assert needed in shipped
     assert not any(path.startswith(("train/", "eval/", "tests/", "runs/", ".")) for path in shipped)
 

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import zoo
-import zoo.dataset
+import zoo.images.dataset
 from train.batches import LANES, Batch, batches, images_to_look_at, open_images, shard_order, share_of
 from train.checkpoint import last_checkpoint
 from train.gradcache import cached_backward
@@ -26,8 +26,8 @@ from train.recipe import find_recipe
 from train.run_log import read_log
 from train.views import ViewPolicy, Views
 from zoo.errors import BadData
-from zoo.shards import open_shards
-from zoo.split import open_split
+from zoo.images.shards import open_shards
+from zoo.images.split import open_split
 
 PLAIN = ViewPolicy(jitter=0, grey=0)
 WHOLE = replace(PLAIN, crop_area=(1, 1), crop_ratio=(1, 1), flip=0)
@@ -264,8 +264,8 @@ def test_folders_directly_below_are_classes_of_any_number(tmp_path):
 
 
 def test_own_large_images_train_an_encoder_and_broken_ones_are_told_once(mine, tmp_path, monkeypatch, capsys):
-    row = replace(zoo.dataset.DATASETS["cifar10"], image_size=112)
-    monkeypatch.setitem(zoo.dataset.DATASETS, "cifar10", row)
+    row = replace(zoo.images.dataset.DATASETS["cifar10"], image_size=112)
+    monkeypatch.setitem(zoo.images.dataset.DATASETS, "cifar10", row)
     recipe = replace(find_recipe("simco-r20-digits"), name="simco-r20-cifar10", batch_size=4, epochs=1, warmup_epochs=0)
     monkeypatch.setattr("train.run_folder.find_recipe", lambda name: recipe)
     folder = pretrain(recipe, data=Path(f"folder:{mine}"), out=tmp_path / "run", knn_every=0)

@@ -20,7 +20,7 @@ from train.pretrain import pretrain
 from train.run_log import read_log
 from train.stopping import told_in_one_line
 from zoo.errors import CorruptFile, NoWeights, ZooError
-from zoo.store import sha256
+from zoo.hub.store import sha256
 
 STEPS = 4 * 4  # 128 images in batches of 32, 4 epochs
 LONG = {"changes": {"epochs": 12}}  # for what has to happen after the first epoch and before the last

@@ -22,8 +22,8 @@ from training_process import finish, free_port, recipe_of, start, text_of
 from train.batches import share_of
 from train.checkpoint import last_checkpoint, read_progress
 from train.views import ViewPolicy
-from zoo.shards import open_shards
-from zoo.store import read_card
+from zoo.hub.store import read_card
+from zoo.images.shards import open_shards
 
 SIDE = 8  # pixels of a view
 

@@ -17,8 +17,8 @@ from train.methods.memory_bank import MemoryBank
 from train.methods.moco import MoCo
 from train.methods.mocov3 import MoCoV3
 from train.recipe import find_recipe, recipes
-from zoo.encoder import Encoder
 from zoo.errors import BadNumber
+from zoo.model.encoder import Encoder
 from zoo.names import parse_name
 
 SMALL = {"queue_size": 12, "negatives": 12, "hidden": 16, "projection": 8}
@@ -212,7 +212,7 @@ def test_simmocoplus_is_the_mean_of_simmoco_forth_and_back(views: torch.Tensor):
 
 def test_the_heads_of_mocov3_differ_between_resnets_and_vits():
     recipe = replace(find_recipe("mocov3-vitt4-cifar10"), hidden=16, projection=8)
-    from zoo.encoder import new_encoder
+    from zoo.model.encoder import new_encoder
 
     resnet = replace(find_recipe("mocov3-r18-cifar10"), hidden=16, projection=8).method(new_encoder("simco-r20-digits"))
     vit = recipe.method(new_encoder("mocov3-vitt4-cifar10"))
@@ -234,7 +234,7 @@ def test_the_heads_of_mocov3_differ_between_resnets_and_vits():
 def test_mocov3_freezes_the_patches_and_positions_of_a_vit_and_zeroes_the_branches_of_a_resnet():
     from timm.models.resnet import BasicBlock
 
-    from zoo.encoder import new_encoder
+    from zoo.model.encoder import new_encoder
 
     vit = replace(find_recipe("mocov3-vitt4-cifar10"), hidden=16).method(new_encoder("mocov3-vitt4-cifar10"))
     frozen = [name for name, p in vit.encoder.named_parameters() if not p.requires_grad]

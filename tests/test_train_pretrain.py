@@ -27,10 +27,10 @@ from train.recipe import differences, find_recipe
 from train.run_folder import KeptRun
 from train.run_log import RunLog, read_log
 from train.stopping import told_in_one_line
-from zoo.encoder import new_encoder
 from zoo.errors import BadData, BadNumber, CorruptFile, UnknownName, ZooError
+from zoo.hub.store import read_card, sha256
+from zoo.model.encoder import new_encoder
 from zoo.processes import MPI_SIZES, check_launch, processes_asked_for, starting
-from zoo.store import read_card, sha256
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"batch_size": 64, "epochs": 4, "warmup_epochs": 1}
@@ -421,7 +421,7 @@ def test_a_log_that_a_power_cut_has_spoilt_keeps_the_lines_before(broken, tmp_pa
 def test_every_epoch_sees_every_image_once_in_an_order_of_its_own():
     from train.batches import batches
     from train.views import Views
-    from zoo.split import Split
+    from zoo.images.split import Split
 
     pixels = np.arange(64, dtype=np.uint8)[:, None, None, None] * np.ones((1, 1, 1, 3), np.uint8)
     images = Split("digits", "train", pixels, np.zeros(64, np.int64), (), "")

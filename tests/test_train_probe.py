@@ -11,8 +11,8 @@ from train.batches import images_to_look_at
 from train.monitor import held_out, held_out_features, look_at
 from train.probe import MOMENTUM, RATE, OnlineProbe, probe_beside
 from train.recipe import find_recipe
-from zoo.encoder import Encoder, new_encoder
-from zoo.split import Split, open_split
+from zoo.images.split import Split, open_split
+from zoo.model.encoder import Encoder, new_encoder
 
 
 @pytest.fixture

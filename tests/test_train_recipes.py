@@ -14,9 +14,9 @@ from train.method import Method
 from train.pretrain import pretrain
 from train.recipe import Recipe, find_recipe, recipes
 from train.run_log import read_log
-from zoo.backbone import BACKBONES
-from zoo.encoder import new_encoder
 from zoo.errors import BadNumber
+from zoo.model.backbone import BACKBONES
+from zoo.model.encoder import new_encoder
 from zoo.names import parse_name
 
 # Each method once, and each optimiser, schedule and head.

@@ -13,8 +13,8 @@ from train.methods.dictionaries import chosen
 from train.recipe import find_recipe, recipes
 from train.run_log import read_log
 from train.study import draw, settings, study
-from zoo.encoder import new_encoder
 from zoo.errors import BadNumber, UnknownName
+from zoo.model.encoder import new_encoder
 
 
 def test_recent_and_earliest_keys_are_counted_from_the_queues_end_and_random_ones_change_with_the_draw():

@@ -24,10 +24,10 @@ from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
 from train.watch import Watch, printable, skipped_line
-from zoo.encoder import new_encoder
 from zoo.errors import ZooError
-from zoo.split import open_split
-from zoo.store import read_card
+from zoo.hub.store import read_card
+from zoo.images.split import open_split
+from zoo.model.encoder import new_encoder
 
 SMALL = {"batch_size": 32, "epochs": 2, "warmup_epochs": 1}
 

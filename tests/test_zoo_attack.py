@@ -27,17 +27,17 @@ from test_zoo_files import disk_full_beyond
 from test_zoo_hub import nobody, timm_repository
 
 import zoo
-from zoo.card import Card
-from zoo.cli import main
-from zoo.commands import _images_below
-from zoo.convert import convert
-from zoo.encoder import Encoder, build_backbone, save_encoder, write_head
+from zoo.cli.commands import _images_below
+from zoo.cli.main import main
 from zoo.errors import CorruptFile, NoWeights, UnknownName, Unreachable, ZooError
-from zoo.foreign_keys import export
-from zoo.inside import keep_inside
-from zoo.publish import build_release, publish
-from zoo.store import CARD, GOLDEN, ONNX, WEIGHTS, fetched_folder, read_card
-from zoo.verify import verify, write_golden
+from zoo.hub.convert import convert
+from zoo.hub.store import CARD, GOLDEN, ONNX, WEIGHTS, fetched_folder, read_card
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder, build_backbone, save_encoder, write_head
+from zoo.release.bundle import keep_inside
+from zoo.release.key_formats import export
+from zoo.release.publish import build_release, publish
+from zoo.release.verify import verify, write_golden
 
 pytest_plugins = ["hub_fixtures"]
 
@@ -191,8 +191,8 @@ def test_a_setting_that_no_request_can_be_made_with_is_told(
 
 
 def test_a_hub_that_never_answers_is_not_waited_for(hub: LoopbackHub, tiny_run: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("zoo.hub.QUICK", 0.1)
-    monkeypatch.setattr("zoo.hub.PATIENT", 0.1)
+    monkeypatch.setattr("zoo.hub.client.QUICK", 0.1)
+    monkeypatch.setattr("zoo.hub.client.PATIENT", 0.1)
     monkeypatch.setattr(get_session(), "timeout", None)  # the client's own; given back after this test
     with silence() as (_, url):
         monkeypatch.setenv("HF_ENDPOINT", url)
@@ -315,7 +315,7 @@ def test_weights_that_find_no_room_are_told_and_leave_nothing(
     tiny_run: Path, tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ):
     """Whoever writes safetensors; their library has a class of its own for a full disk."""
-    monkeypatch.setattr("zoo.store.INSIDE", tmp_path / "weights")
+    monkeypatch.setattr("zoo.hub.store.INSIDE", tmp_path / "weights")
     build_release(tiny_run, REPO)
     before = {path.name for path in tiny_run.rglob("*")}
     card = read_card(tiny_run)

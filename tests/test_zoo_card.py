@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from zoo.card import Card, Weights, parse_card
 from zoo.errors import CorruptFile
+from zoo.model.card import Card, Weights, parse_card
 
 WEIGHTS = Weights(file="model.safetensors", sha256="ab" * 32, bytes=123)
 

@@ -12,15 +12,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import zoo
-from zoo.checkpoint_sources import SOURCES, source_of, statistics_of
-from zoo.cli import main
-from zoo.convert import convert as convert_file
-from zoo.convert import read_checkpoint
-from zoo.dataset import DATASETS
-from zoo.encoder import Encoder, build_backbone
+from zoo.cli.main import main
 from zoo.errors import CorruptFile, UnknownName, ZooError
-from zoo.foreign_keys import export, foreign_keys
-from zoo.store import HEAD
+from zoo.hub.checkpoint_sources import SOURCES, source_of, statistics_of
+from zoo.hub.convert import convert as convert_file
+from zoo.hub.convert import read_checkpoint
+from zoo.hub.store import HEAD
+from zoo.images.dataset import DATASETS
+from zoo.model.encoder import Encoder, build_backbone
+from zoo.release.key_formats import export, foreign_keys
 
 
 @cache

@@ -12,17 +12,17 @@ from test_zoo_files import disk_full_beyond
 from torch import nn
 
 import zoo
-from zoo.backbone import BACKBONES
-from zoo.card import Card, Weights
-from zoo.dataset import dataset_row
-from zoo.embedding import unit_rows
-from zoo.encoder import Encoder, build_backbone, load_encoder, new_encoder, save_encoder
 from zoo.errors import BadImage, CorruptFile, UnknownName, ZooError
 from zoo.files import sha256
-from zoo.pixels import preprocess
-from zoo.resnet import PadShortcut, resnet20_cifar
-from zoo.split import open_split
-from zoo.store import CARD, WEIGHTS
+from zoo.hub.store import CARD, WEIGHTS
+from zoo.images.dataset import dataset_row
+from zoo.images.pixels import preprocess
+from zoo.images.split import open_split
+from zoo.model.backbone import BACKBONES
+from zoo.model.card import Card, Weights
+from zoo.model.embedding import unit_rows
+from zoo.model.encoder import Encoder, build_backbone, load_encoder, new_encoder, save_encoder
+from zoo.model.resnet import PadShortcut, resnet20_cifar
 
 
 @pytest.fixture

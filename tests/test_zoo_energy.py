@@ -10,7 +10,7 @@ from train.checkpoint import Progress
 from train.recipe import find_recipe
 from train.run_folder import run_card
 from zoo.energy import EnergyMeter
-from zoo.model_card import model_card
+from zoo.release.model_card import model_card
 
 
 def write(powercap: Path, package: str, microjoules: int) -> None:

@@ -22,12 +22,12 @@ from serve_model import noise
 
 import zoo
 from serve.export import export
-from zoo.card import Card
-from zoo.encoder import Encoder, save_encoder
 from zoo.errors import AccessDenied, CorruptFile, NoWeights, UnknownName, Unreachable, ZooError
 from zoo.files import sha256
-from zoo.publish import publish
-from zoo.store import CARD, GOLDEN, WEIGHTS, fetched_folder, keep, locate, read_card
+from zoo.hub.store import CARD, GOLDEN, WEIGHTS, fetched_folder, keep, locate, read_card
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder, save_encoder
+from zoo.release.publish import publish
 
 pytest_plugins = ["hub_fixtures"]
 
@@ -45,7 +45,7 @@ def run(tmp_path: Path, encoder: Encoder, card: Card) -> Path:
 def entry(run: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> Card:
     """The run is on the Hub, and the catalogue has its entry; the request log is empty."""
     card, _ = publish(run, repo=REPO)
-    monkeypatch.setattr("zoo.store.catalogue", lambda: {NAME: card})
+    monkeypatch.setattr("zoo.hub.store.catalogue", lambda: {NAME: card})
     hub.log.clear()
     return card
 
@@ -99,7 +99,7 @@ def test_once_fetched_it_costs_no_request_and_works_with_a_dead_hub(
 def test_offline_and_not_here_it_fails_at_once_and_says_what_to_do(
     entry: Card, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ):
-    import zoo.hub  # its import is not what is timed
+    import zoo.hub.client  # its import is not what is timed
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     started = time.monotonic()
@@ -133,7 +133,7 @@ def test_weights_inside_the_package_come_before_kept_ones(
     entry: Card, hub: LoopbackHub, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     keep(run)
-    monkeypatch.setattr("zoo.store.INSIDE", tmp_path / "runs")
+    monkeypatch.setattr("zoo.hub.store.INSIDE", tmp_path / "runs")
     assert locate(NAME) == run
     assert hub.log == []
 
@@ -144,7 +144,7 @@ def test_another_commit_in_the_catalogue_is_another_folder(
     first = zoo.load(NAME)
     (run / CARD).write_text(replace(read_card(run), expects="better").to_json())
     newer, commit = publish(run, repo=REPO)
-    monkeypatch.setattr("zoo.store.catalogue", lambda: {NAME: newer})
+    monkeypatch.setattr("zoo.hub.store.catalogue", lambda: {NAME: newer})
     assert commit.tag == "v2"
     assert (first.card.expects, zoo.load(NAME).card.expects) == ("none published", "better")
     assert len([path for path in in_cache(entry).parent.iterdir() if not path.name.startswith(".")]) == 2
@@ -338,7 +338,7 @@ def test_a_file_damaged_after_it_was_fetched_is_found(entry: Card):
         zoo.load(NAME)
 
 
-FETCH = f"import zoo.store; print(zoo.store.read_card(zoo.store.locate('{ADDRESS}@v1')).weights.sha256)"  # no torch
+FETCH = f"from zoo.hub.store import locate, read_card; print(read_card(locate('{ADDRESS}@v1')).weights.sha256)"
 
 
 def test_two_processes_at_once_fetch_every_file_once(entry: Card, hub: LoopbackHub, tmp_path: Path):
@@ -389,8 +389,8 @@ WITHOUT_XET = """if True:
 """
 BOTH_WAYS = """
 from pathlib import Path
-from zoo.publish import publish
-from zoo.store import locate
+from zoo.release.publish import publish
+from zoo.hub.store import locate
 card, _ = publish(Path("runs/simco-r20-digits"), repo="tester/again")
 print(locate(f"hf://tester/again@{card.published.revision}").name == card.published.revision)
 """
@@ -450,7 +450,7 @@ def test_a_busy_hub_is_asked_again_while_publishing(run: Path, hub: LoopbackHub)
 
 def test_a_fetched_name_is_found_without_the_hubs_client(entry: Card, monkeypatch: pytest.MonkeyPatch):
     zoo.load(NAME)
-    monkeypatch.setitem(sys.modules, "zoo.hub", None)  # an import would raise
+    monkeypatch.setitem(sys.modules, "zoo.hub.client", None)  # an import would raise
     assert locate(NAME) == in_cache(entry)
     with pytest.raises(ImportError):
         locate(f"{ADDRESS}@v1")

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from zoo.cli import main
+from zoo.cli.main import main
 
 HEAVY = (
     "torch",
@@ -40,7 +40,7 @@ def test_importing_zoo_loads_not_even_numpy_and_pillow():
 
 @pytest.mark.parametrize("words", ["list", "list *cifar100", "info simco-r18-cifar100"])
 def test_the_commands_that_only_look_load_neither_tyro_nor_numpy(words: str):
-    code = f"import sys; sys.argv = ['zoo', *'{words}'.split()]; from zoo.cli import main; main()"
+    code = f"import sys; sys.argv = ['zoo', *'{words}'.split()]; from zoo.cli.main import main; main()"
     script = f"{code}; print([name for name in ('tyro', 'numpy', 'PIL', 'torch') if name in sys.modules])"
     said = subprocess.check_output([sys.executable, "-c", script], text=True).splitlines()
     assert any("simco-r18-cifar100" in line for line in said)
@@ -54,7 +54,10 @@ def test_list_and_info_load_no_torch():
     assert loaded_by(code) == set()
 
 
-@pytest.mark.parametrize("module", ["errors", "names", "card", "pixels", "files", "store", "backbone", "dataset"])
+@pytest.mark.parametrize(
+    "module",
+    ["errors", "names", "model.card", "images.pixels", "files", "hub.store", "model.backbone", "images.dataset"],
+)
 def test_floor_0_modules_load_no_torch(module: str):
     assert loaded_by(f"import zoo.{module}") == set()
 

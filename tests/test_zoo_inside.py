@@ -12,13 +12,13 @@ import zoo
 from serve.export import export
 from serve.launch import without_onnx
 from serve.session import open_model
-from zoo.card import Card
-from zoo.cli import main
-from zoo.encoder import Encoder, save_encoder
+from zoo.cli.main import main
 from zoo.errors import NoWeights, ZooError
-from zoo.inside import keep_inside
-from zoo.store import CARD, GOLDEN, ONNX, WEIGHTS, keep, locate
-from zoo.verify import verify
+from zoo.hub.store import CARD, GOLDEN, ONNX, WEIGHTS, keep, locate
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder, save_encoder
+from zoo.release.bundle import keep_inside
+from zoo.release.verify import verify
 
 NAME = "simco-r20-digits-cpu"
 
@@ -26,7 +26,7 @@ NAME = "simco-r20-digits-cpu"
 @pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty `zoo/weights` of its own."""
-    monkeypatch.setattr("zoo.store.INSIDE", tmp_path / "weights")
+    monkeypatch.setattr("zoo.hub.store.INSIDE", tmp_path / "weights")
     return tmp_path / "weights"
 
 

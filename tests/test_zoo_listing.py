@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import zoo
-from zoo.card import Card
-from zoo.cli import main
-from zoo.encoder import Encoder, save_encoder
-from zoo.store import keep
+from zoo.cli.main import main
+from zoo.hub.store import keep
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder, save_encoder
 
 
 def test_the_list_is_filtered_by_every_part_of_the_name():

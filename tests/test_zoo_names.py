@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zoo.backbone import BACKBONES, backbone_row
-from zoo.dataset import DATASETS, dataset_row
 from zoo.errors import UnknownName, unknown
+from zoo.images.dataset import DATASETS, dataset_row
+from zoo.model.backbone import BACKBONES, backbone_row
 from zoo.names import Name, natural_order, parse_name
 
 

@@ -10,11 +10,11 @@ from eval.contestants import open_contestant
 from eval.features import extract
 from eval.score import score
 from eval.sources import open_source
-from zoo.dataset import DATASETS
 from zoo.errors import BadData
-from zoo.on_demand import OnDemand
-from zoo.pixels import preprocess
-from zoo.split import open_split
+from zoo.images.dataset import DATASETS
+from zoo.images.on_demand import OnDemand
+from zoo.images.pixels import preprocess
+from zoo.images.split import open_split
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as tv
 
 from zoo.errors import BadImage, ImageFormatNotAllowed, ImageTooLarge
-from zoo.pixels import fit, preprocess, read_rgb
+from zoo.images.pixels import fit, preprocess, read_rgb
 
 NOISE = np.random.default_rng(0).integers(0, 256, (24, 36, 3), dtype=np.uint8)
 

@@ -40,13 +40,13 @@ def plain(monkeypatch):
 
 @pytest.mark.parametrize("processes", [1, 2, 64])
 def test_the_cores_are_divided_by_the_processes_and_none_goes_without_a_thread(processes, plain):
-    assert cpu_threads(processes=processes).count == max(1, CORES // processes)
+    assert cpu_threads(processes=processes).number == max(1, CORES // processes)
 
 
 @pytest.mark.parametrize("variable", LOCAL_SIZES)
 def test_processes_of_other_machines_take_none_of_the_cores(variable, plain):
     plain.setenv(variable, "1")
-    assert cpu_threads(processes=8).count == CORES
+    assert cpu_threads(processes=8).number == CORES
 
 
 def test_a_flag_goes_before_a_variable_and_a_variable_before_the_cores(plain):
@@ -58,7 +58,7 @@ def test_a_flag_goes_before_a_variable_and_a_variable_before_the_cores(plain):
 @pytest.mark.parametrize("value", ["", "0", "4,2", "-1"])
 def test_a_variable_that_is_no_number_of_threads_says_nothing(value, plain):
     plain.setenv("OMP_NUM_THREADS", value)
-    assert cpu_threads(processes=1).count == CORES
+    assert cpu_threads(processes=1).number == CORES
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the launcher's own environment is in /proc")

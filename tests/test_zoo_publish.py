@@ -19,15 +19,15 @@ from eval.score import score
 from train.heads import mlp
 from train.pretrain import pretrain
 from train.recipe import find_recipe
-from zoo.card import Card, parse_card
-from zoo.cli import main
-from zoo.encoder import Encoder, new_encoder, save_encoder, save_head
+from zoo.cli.main import main
 from zoo.errors import AccessDenied, CorruptFile, UnknownName, ZooError
 from zoo.files import sha256
-from zoo.publish import build_release, publish
-from zoo.release import read_release
-from zoo.store import CARD, GOLDEN, HEAD, WEIGHTS, read_card
-from zoo.verify import gap, golden_pictures, verify
+from zoo.hub.published import read_release
+from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, read_card
+from zoo.model.card import Card, parse_card
+from zoo.model.encoder import Encoder, new_encoder, save_encoder, save_head
+from zoo.release.publish import build_release, publish
+from zoo.release.verify import gap, golden_pictures, verify
 
 pytest_plugins = ["hub_fixtures"]
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from zoo.dataset import DATASETS
 from zoo.errors import BadData, CorruptFile, UnknownName, ZooError
-from zoo.split import Split, open_split
+from zoo.images.dataset import DATASETS
+from zoo.images.split import Split, open_split
 
 LABELS = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -473,7 +473,7 @@ def test_processes_that_open_a_split_at_once_decode_it_once(tmp_path: Path, home
     as_zip(tmp_path / "data", tmp_path / "data.zip", "")
     code = """if True:
         import sys
-        from zoo.split import open_split
+        from zoo.images.split import open_split
         split = open_split("cifar10", "train", data=sys.argv[1])
         print(split.sha256, len(split), split.labels.sum())
     """

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import zoo
-from zoo.card import Card
-from zoo.encoder import Encoder, load_encoder, save_encoder
 from zoo.errors import CorruptFile, NoWeights, UnknownName, ZooError
-from zoo.store import CARD, INT8, ONNX, WEIGHTS, catalogue, checked_weights, keep, locate, names, read_card
+from zoo.hub.store import CARD, INT8, ONNX, WEIGHTS, catalogue, checked_weights, keep, locate, names, read_card
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder, load_encoder, save_encoder
 
 PACKAGE = Path(zoo.__file__).parent
 
@@ -118,9 +118,9 @@ def in_a_copy_with_catalogue(tmp_path: Path, cards: list[Card] | None, code: str
 
 
 LOAD = """
-import zoo.store, zoo.errors
+import zoo.hub.store, zoo.errors
 try:
-    zoo.store.locate("simco-r20-digits")
+    zoo.hub.store.locate("simco-r20-digits")
 except zoo.errors.NoWeights as error:
     print(error)
 """

@@ -9,12 +9,12 @@ from PIL import Image
 from serve_model import noise
 from torch import nn
 
-from zoo.card import Card
-from zoo.dataset import dataset_row
-from zoo.encoder import Encoder, build_backbone
 from zoo.errors import CorruptFile
-from zoo.timm_form import from_timm, small_stem, timm_config, to_timm
-from zoo.verify import gap
+from zoo.images.dataset import dataset_row
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder, build_backbone
+from zoo.model.timm_form import from_timm, small_stem, timm_config, to_timm
+from zoo.release.verify import gap
 
 SMALL = ["simco-r20-digits", "simco-r20-cifar100", "simco-r18-cifar100", "simco-r50-cifar10"]
 

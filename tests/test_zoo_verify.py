@@ -8,11 +8,11 @@ import torch
 from safetensors.numpy import load_file, save_file
 from serve_http import running_server
 
-from zoo.cli import main
-from zoo.encoder import Encoder, load_encoder, save_encoder
+from zoo.cli.main import main
 from zoo.errors import CorruptFile, NoWeights, Unreachable
-from zoo.store import GOLDEN, read_card
-from zoo.verify import verify, write_golden
+from zoo.hub.store import GOLDEN, read_card
+from zoo.model.encoder import Encoder, load_encoder, save_encoder
+from zoo.release.verify import verify, write_golden
 
 
 @pytest.fixture

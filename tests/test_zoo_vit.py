@@ -10,9 +10,9 @@ import timm
 import torch
 from torch import nn
 
-from zoo.encoder import build_backbone
 from zoo.errors import BadNumber
-from zoo.vit import sincos_positions, start_as_mocov3
+from zoo.model.encoder import build_backbone
+from zoo.model.vit import sincos_positions, start_as_mocov3
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "reference" / "losses.json"
 

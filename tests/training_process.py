@@ -23,8 +23,8 @@ from train.method import LossRange, Method, Step
 from train.methods.dual_temperature import SimCoRecipe
 from train.pretrain import pretrain
 from train.recipe import Recipe, find_recipe
-from zoo.encoder import Encoder
 from zoo.errors import ZooError
+from zoo.model.encoder import Encoder
 
 TINY = {"batch_size": 32, "epochs": 4, "warmup_epochs": 1}
 _server = multiprocessing.get_context("forkserver")

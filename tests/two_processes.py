@@ -16,7 +16,7 @@ from train.batchnorm import with_batchnorm
 from train.gradcache import cached_backward
 from train.probe import OnlineProbe
 from train.recipe import Recipe, recipes
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 from zoo.names import parse_name
 
 

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from train.gather import world_size
 from train.views import Views
-from zoo.dataset import dataset_row
 from zoo.errors import BadData
-from zoo.shards import Shards, open_shards
-from zoo.split import LARGEST_CACHED, Split, open_split
+from zoo.images.dataset import dataset_row
+from zoo.images.shards import Shards, open_shards
+from zoo.images.split import LARGEST_CACHED, Split, open_split
 
 AHEAD = 2  # batches decoded before they are asked for
 LANES = 8  # places of a sharded data set that one batch is mixed from

@@ -8,7 +8,7 @@ from pathlib import Path
 import zoo
 from train.recipe import recipes
 from zoo.files import write_bytes
-from zoo.store import catalogue
+from zoo.hub.store import catalogue
 
 
 def write_catalogue() -> list[Path]:

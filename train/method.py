@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from train.gather import gather_rows
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 
 
 class Step(NamedTuple):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from train.batchnorm import ShuffledKeys
 from train.ema import ema_copy, ema_update
 from train.method import Method, Step
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 
 
 class MomentumMethod(Method):

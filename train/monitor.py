@@ -14,10 +14,10 @@ from eval.features import Features, extract
 from eval.knn import knn_predict
 from eval.metrics import accuracy
 from train.method import Method
-from zoo.encoder import Encoder
 from zoo.errors import ZooError
 from zoo.files import new_file
-from zoo.split import Split
+from zoo.images.split import Split
+from zoo.model.encoder import Encoder
 
 HELD_OUT, K = 2_000, 20
 SPECTRUM_OF = 512  # images

@@ -35,10 +35,10 @@ from train.run_folder import KeptRun, only_run_in, resume, run_settings
 from train.stopping import EXIT_CODE, last_words, stop_requests, told_in_one_line
 from train.views import Views
 from train.watch import Watch
-from zoo.encoder import new_encoder
+from zoo.images.shards import Shards
+from zoo.images.split import Split
+from zoo.model.encoder import new_encoder
 from zoo.names import parse_name
-from zoo.shards import Shards
-from zoo.split import Split
 
 LOG_EVERY = 10  # steps between looks at the loss, each of which waits for the device
 LEAST = {"limit": 1, "knn_every": 0, "chunk": 0, "workers": 1, "threads": 1}  # of the flags that are no recipe's
@@ -59,13 +59,13 @@ def pretrain(
 ) -> Path:
     """Train the encoder of `recipe`, or go on with it, and return the run folder, which `zoo.load` opens.
 
-    data: as for `zoo.split.open_split`; `folder:PATH` takes any images. out: the run folder, by default runs/NAME.
-    limit: train on that many images. knn_every: epochs between looks at k-NN accuracy on held-out train images; 0 for
-    none. chunk: images of a process that go through the encoder at a time, for a batch that the memory does not hold:
-    the gradient of the whole batch all the same, but batch normalisation sees a chunk; 0 for all at once. stream: read
-    and decode the images while training, from a folder, Parquet or tar shards, rather than once before; always so above
-    96 px. workers: threads of each process that decode them. threads: CPU threads of each process that compute, by
-    default its share of the machine's cores. compile: torch.compile.
+    data: as for `zoo.images.split.open_split`; `folder:PATH` takes any images. out: the run folder, by default
+    runs/NAME. limit: train on that many images. knn_every: epochs between looks at k-NN accuracy on held-out train
+    images; 0 for none. chunk: images of a process that go through the encoder at a time, for a batch that the memory
+    does not hold: the gradient of the whole batch all the same, but batch normalisation sees a chunk; 0 for all at
+    once. stream: read and decode the images while training, from a folder, Parquet or tar shards, rather than once
+    before; always so above 96 px. workers: threads of each process that decode them. threads: CPU threads of each
+    process that compute, by default its share of the machine's cores. compile: torch.compile.
     Raises BadNumber; BadData; CorruptFile if the last checkpoint cannot be read; ZooError if another process trains
     there, the folder holds a run with other numbers, or loss, features or weights are not finite. SIGTERM ends it with
     SystemExit(143), all saved.
@@ -169,9 +169,9 @@ def _accelerator() -> Accelerator:
 def _set_threads(asked: int | None, accelerator: Accelerator) -> None:
     """Let this process compute with its share of the machine's cores, and say with how many."""
     threads = cpu_threads(asked, processes=accelerator.num_processes)
-    torch.set_num_threads(threads.count)
+    torch.set_num_threads(threads.number)
     if accelerator.is_main_process and accelerator.device.type == "cpu":
-        print(f"CPU threads of each process: {threads.count} ({threads.reason})", file=sys.stderr)
+        print(f"CPU threads of each process: {threads.number} ({threads.reason})", file=sys.stderr)
 
 
 def _untrained(

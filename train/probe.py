@@ -16,10 +16,10 @@ from eval.metrics import accuracy
 from train.gather import gather_rows, world_size
 from train.method import Method
 from train.monitor import held_out
-from zoo.dataset import dataset_row
-from zoo.encoder import Encoder
-from zoo.shards import Shards
-from zoo.split import Split
+from zoo.images.dataset import dataset_row
+from zoo.images.shards import Shards
+from zoo.images.split import Split
+from zoo.model.encoder import Encoder
 
 RATE = 0.3  # peak learning rate, whatever the batch size, as in the dual-temperature code; it follows the encoder's
 MOMENTUM = 0.9

@@ -15,11 +15,11 @@ from train.method import Method
 from train.optim import OptimizerName
 from train.schedules import SCHEDULES, ScheduleName
 from train.views import ViewPolicy
-from zoo.backbone import backbone_row
-from zoo.card import Card
-from zoo.dataset import dataset_row
-from zoo.encoder import Encoder
 from zoo.errors import BadNumber, unknown
+from zoo.images.dataset import dataset_row
+from zoo.model.backbone import backbone_row
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder
 from zoo.names import natural_order, parse_name
 
 DESCRIPTION = ("name", "paper", "source", "expects")  # of a recipe; all other fields are numbers that flags may change

@@ -14,9 +14,9 @@ from torch import Tensor
 from train.method import LossRange
 from train.monitor import Spectrum
 from train.run_log import read_log
-from zoo.card import Card
 from zoo.files import write_bytes
-from zoo.store import read_card
+from zoo.hub.store import read_card
+from zoo.model.card import Card
 
 SHOWN = 16  # images of one batch, at most
 SIDE = 64  # pixels at which a view is shown, at least

@@ -16,14 +16,14 @@ from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_pr
 from train.method import Method
 from train.monitor import check_state
 from train.recipe import Recipe, differences, find_recipe
-from zoo.card import Card
-from zoo.encoder import accelerator_name, save_encoder, save_head
 from zoo.energy import EnergyMeter
 from zoo.errors import CorruptFile, NoWeights, ZooError
+from zoo.hub.store import checked_weights, read_card
+from zoo.images.shards import Shards
+from zoo.images.split import Split
+from zoo.model.card import Card
+from zoo.model.encoder import accelerator_name, save_encoder, save_head
 from zoo.provenance import command, hardware, today, versions
-from zoo.shards import Shards
-from zoo.split import Split
-from zoo.store import checked_weights, read_card
 
 # Files that a kill left half-written, under names that nothing reads.
 LEFT_BEHIND = (

@@ -28,9 +28,9 @@ from train.run_log import RunLog, read_log
 from train.views import Views
 from zoo.errors import ZooError
 from zoo.files import write_bytes
-from zoo.shards import Shards
-from zoo.source import FOLDER
-from zoo.split import Split, open_split
+from zoo.images.shards import Shards
+from zoo.images.source import FOLDER
+from zoo.images.split import Split, open_split
 
 NAMED = 5  # images that cannot be decoded, in one line
 

@@ -6,9 +6,9 @@ The name of a recipe is the name of its run folder, card, ONNX file and served m
 import re
 from typing import NamedTuple
 
-from zoo.backbone import BACKBONES, backbone_row
-from zoo.dataset import DATASETS, dataset_row
 from zoo.errors import UnknownName
+from zoo.images.dataset import DATASETS, dataset_row
+from zoo.model.backbone import BACKBONES, backbone_row
 
 
 class Name(NamedTuple):

@@ -61,7 +61,7 @@ def parent_gone() -> bool:
 class Threads(NamedTuple):
     """How many threads a process computes with on the CPU, and why so many."""
 
-    count: int
+    number: int
     reason: str
 
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from train.batchnorm import GROUPS, BatchNormName, with_batchnorm
 from train.heads import linear
 from train.methods.moco import MoCo
-from zoo.encoder import Encoder
 from zoo.files import write_bytes
+from zoo.model.encoder import Encoder
 from zoo.provenance import command, hardware, today
 
 BATCH, KEYS, WIDTH = 32, 256, 64

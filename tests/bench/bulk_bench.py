@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from serve.bulk import BATCH
 from serve.session import Session
-from zoo.store import ONNX
+from zoo.hub.store import ONNX
 
 SHARD = 16 * BATCH  # images between two readings of the clock
 

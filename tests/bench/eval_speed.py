@@ -35,10 +35,10 @@ from eval.knn import TEMPERATURES, knn_predict
 from eval.linear import logistic_probe, ridge_probe, standardised
 from eval.linear_sgd import linear_sgd
 from eval.task import Task
-from zoo.embedding import unit_rows
 from zoo.files import write_bytes
+from zoo.images.split import Split, open_split
+from zoo.model.embedding import unit_rows
 from zoo.provenance import command, hardware, today, versions
-from zoo.split import Split, open_split
 
 DIM, CLASSES, LATENT = 512, 10, 64
 IMAGES = 512  # of 32 px, for the extraction

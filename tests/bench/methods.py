@@ -24,10 +24,10 @@ from train.monitor import held_out, look_at, online_knn
 from train.optim import make_optimizer
 from train.recipe import Recipe, find_recipe
 from train.views import Views
-from zoo.encoder import new_encoder
 from zoo.files import write_bytes
+from zoo.images.split import Split, open_split
+from zoo.model.encoder import new_encoder
 from zoo.provenance import command, hardware, today, versions
-from zoo.split import Split, open_split
 
 RECIPES = (
     "simclr-r18-cifar100", "mocov1-r18-cifar100", "mocov2-r18-cifar100", "mocov2plus-r18-cifar100",

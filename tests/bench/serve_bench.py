@@ -23,10 +23,10 @@ from loaded_server import CORES, Server, ask_all, clock, cpu, family, form, raw,
 
 from serve.export import export
 from serve.session import Session
-from zoo.card import Card
-from zoo.encoder import new_encoder, save_encoder
+from zoo.hub.store import ONNX
+from zoo.model.card import Card
+from zoo.model.encoder import new_encoder, save_encoder
 from zoo.provenance import hardware, today, versions
-from zoo.store import ONNX
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 CASES = {"simco-r18-cifar100": "rsscn7_64", "simco-r18-in100": "bccd/JPEGImages"}  # 32 px, 224 px; their pictures
@@ -82,7 +82,10 @@ def bench(
 
 def measures_of(run: Path, contents: list[bytes], *, rounds: int, requests: int) -> Iterator[Found]:
     """Every part of a model's measurement, one after the other."""
-    ours, eager = ["-m", "zoo.cli", "serve", str(run), "--port"], [str(Path(__file__).with_name("eager_server.py"))]
+    ours, eager = (
+        ["-m", "zoo.cli", "serve", str(run), "--port"],
+        [str(Path(__file__).with_name("eager_server.py"))],
+    )
     with server(ours) as served:
         with server([*eager, str(run)]) as rival:
             yield from costs(Session(run / ONNX), contents, served, rival, rounds=rounds, requests=requests)

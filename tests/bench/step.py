@@ -29,10 +29,10 @@ from torchvision import transforms
 from train.batches import batches
 from train.recipe import find_recipe
 from train.views import ViewPolicy, Views
-from zoo.encoder import new_encoder
+from zoo.images.shards import open_shards
+from zoo.images.split import Split
+from zoo.model.encoder import new_encoder
 from zoo.provenance import command, hardware, today, versions
-from zoo.shards import open_shards
-from zoo.split import Split
 
 NAME, STEPS, WORKERS = "simco-r18-cifar100", 2, 2
 SETTLE = 0.5  # seconds in which the loaders' workers fill their queues, so that they rest while others are measured

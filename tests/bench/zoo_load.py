@@ -18,11 +18,11 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 
 import zoo
-from zoo.card import Card
-from zoo.dataset import dataset_row
-from zoo.encoder import new_encoder, save_encoder
+from zoo.images.dataset import dataset_row
+from zoo.model.card import Card
+from zoo.model.encoder import new_encoder, save_encoder
+from zoo.model.timm_form import to_timm
 from zoo.provenance import hardware, today
-from zoo.timm_form import to_timm
 
 NAME = "simco-r18-cifar100"
 
@@ -41,7 +41,7 @@ def line(what: str, values: list[float]) -> None:
 
 def commands(runs: int) -> None:
     """A fresh interpreter each; the bare interpreter is part of every number, so it stands beside them."""
-    listing = "import sys; sys.argv = ['zoo', 'list']; from zoo.cli import main; main()"
+    listing = "import sys; sys.argv = ['zoo', 'list']; from zoo.cli.main import main; main()"
     for what, code in {"python": "pass", "python, import zoo": "import zoo", "zoo list": listing}.items():
         words = [sys.executable, "-c", code]
         line(what, [milliseconds(lambda: quiet(words)) for _ in range(runs)])  # noqa: B023  (called at once)

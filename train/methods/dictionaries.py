@@ -22,8 +22,8 @@ from train.key_queue import KeyQueue
 from train.method import Step
 from train.methods.dual_temperature import PAPER
 from train.methods.moco import V2_CIFAR100_PAPER, V2_SMALL, MoCo, MoCoRecipe
-from zoo.encoder import Encoder
 from zoo.errors import BadNumber
+from zoo.model.encoder import Encoder
 
 Sampling = Literal["recent", "earliest", "random"]
 

@@ -34,7 +34,7 @@ from train.momentum import MomentumMethod
 from train.recipe import Recipe
 from train.small import SMALL
 from train.views import ViewPolicy
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 from zoo.names import parse_name
 
 PAPER = "Zhang et al. Dual Temperature Helps Contrastive Learning Without Many Negative Samples. CVPR 2022"

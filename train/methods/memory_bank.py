@@ -26,7 +26,7 @@ from train.heads import linear
 from train.method import LossRange, Method, Step
 from train.recipe import Recipe
 from train.views import ViewPolicy
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 
 PAPER = "Wu et al. Unsupervised Feature Learning via Non-Parametric Instance Discrimination. CVPR 2018"
 

@@ -32,7 +32,7 @@ from train.recipe import Recipe
 from train.schedules import cosine_between
 from train.small import SMALL
 from train.views import ViewPolicy
-from zoo.encoder import Encoder
+from zoo.model.encoder import Encoder
 
 V1 = "He et al. Momentum Contrast for Unsupervised Visual Representation Learning. CVPR 2020"
 V2 = "Chen et al. Improved Baselines with Momentum Contrastive Learning. arXiv 2003.04297, 2020"

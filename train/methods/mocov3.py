@@ -25,9 +25,9 @@ from train.momentum import MomentumMethod
 from train.recipe import Recipe
 from train.schedules import cosine_between
 from train.views import ViewPolicy
-from zoo.encoder import Encoder
-from zoo.resnet import zero_init_residual
-from zoo.vit import start_as_mocov3
+from zoo.model.encoder import Encoder
+from zoo.model.resnet import zero_init_residual
+from zoo.model.vit import start_as_mocov3
 
 PAPER = "Chen et al. An Empirical Study of Training Self-Supervised Vision Transformers. ICCV 2021"
 

@@ -24,8 +24,8 @@ from train.method import LossRange, Method, Step
 from train.recipe import Recipe
 from train.small import SMALL
 from train.views import ViewPolicy
-from zoo.encoder import Encoder
-from zoo.resnet import zero_init_residual
+from zoo.model.encoder import Encoder
+from zoo.model.resnet import zero_init_residual
 
 PAPER = "Chen et al. A Simple Framework for Contrastive Learning of Visual Representations. ICML 2020"
 

@@ -13,18 +13,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-import zoo.resnet
-import zoo.vit
-from zoo.backbone import SMALL_IMAGE, backbone_row
-from zoo.card import Card, Weights
-from zoo.dataset import dataset_row
-from zoo.embedding import unit_rows
+import zoo.model.resnet
+import zoo.model.vit
 from zoo.errors import CorruptFile, ZooError
 from zoo.files import locked, new_file, sha256, write_bytes
+from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, locate, read_card
+from zoo.images.dataset import dataset_row
+from zoo.images.pixels import Picture, preprocess
+from zoo.model.backbone import SMALL_IMAGE, backbone_row
+from zoo.model.card import Card, Weights
+from zoo.model.embedding import unit_rows
+from zoo.model.tensors import disk_errors
 from zoo.names import parse_name
-from zoo.pixels import Picture, preprocess
-from zoo.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, locate, read_card
-from zoo.tensors import disk_errors
 
 
 def build_backbone(name: str, *, image_size: int, stem_padding: int = 1) -> nn.Module:
@@ -32,16 +32,16 @@ def build_backbone(name: str, *, image_size: int, stem_padding: int = 1) -> nn.M
 
     ResNets get the CIFAR stem below 64 px. Transformers take images of image_size alone. Raises BadNumber for an
     image_size that is no multiple of their patch.
-    stem_padding: pixels, of the CIFAR stem; see `zoo.resnet.cifar_stem`.
+    stem_padding: pixels, of the CIFAR stem; see `zoo.model.resnet.cifar_stem`.
     """
     row = backbone_row(name)
     if row.patch:
-        return zoo.vit.transformer(row, image_size=image_size)
+        return zoo.model.vit.transformer(row, image_size=image_size)
     if not row.cifar_stem:
         return timm.create_model(row.architecture, num_classes=0)
     # Residual branches start as in torchvision; the methods that start them at 0 do so themselves.
     network = timm.create_model(row.architecture, num_classes=0, zero_init_last=False, **row.options)
-    return zoo.resnet.cifar_stem(network, padding=stem_padding) if image_size < SMALL_IMAGE else network
+    return zoo.model.resnet.cifar_stem(network, padding=stem_padding) if image_size < SMALL_IMAGE else network
 
 
 class Encoder(nn.Module):
@@ -198,14 +198,14 @@ def _empty(card: Card) -> Encoder:
 
 
 def load_encoder(model: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
-    """The encoder of whatever `zoo.store.locate` finds, verified, in evaluation mode.
+    """The encoder of whatever `zoo.hub.store.locate` finds, verified, in evaluation mode.
 
     Raises UnknownName, NoWeights, CorruptFile, Unreachable, AccessDenied.
     """
     folder = locate(model)
     card = read_card(folder)
     if card.foreign:
-        from zoo.plain_timm import timm_encoder
+        from zoo.hub.plain_timm import timm_encoder
 
         return timm_encoder(folder, card).to(device)
     path = checked_weights(folder, card)

@@ -14,10 +14,10 @@ from typing import Literal, get_args
 from safetensors.torch import save_file
 from torch import Tensor
 
-from zoo.encoder import Encoder
 from zoo.errors import ZooError, unknown
 from zoo.files import new_file
-from zoo.tensors import disk_errors
+from zoo.model.encoder import Encoder
+from zoo.model.tensors import disk_errors
 
 Target = Literal["torchvision", "detectron2"]
 

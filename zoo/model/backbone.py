@@ -1,6 +1,6 @@
 """The backbones a name may carry, one row each.
 
-A row is data, so this table loads without torch. `zoo.encoder.build_backbone` turns a row into a network.
+A row is data, so this table loads without torch. `zoo.model.encoder.build_backbone` turns a row into a network.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ SMALL_WINDOW = 4  # patches; of Swin on small images, as the dual-temperature pa
 class Backbone:
     """One architecture, before any projector."""
 
-    architecture: str  # its name in timm's registry (`zoo.resnet` adds to that registry)
+    architecture: str  # its name in timm's registry (`zoo.model.resnet` adds to that registry)
     dim: int  # features, D
     about: str
     cifar_stem: bool = False  # below 64 px: 3x3 stride-1 padding-1 convolution, no max-pool

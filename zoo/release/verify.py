@@ -12,11 +12,11 @@ from PIL import Image
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from zoo.encoder import Encoder, load_encoder
 from zoo.errors import CorruptFile, NoWeights, Unreachable, needs
 from zoo.files import new_file
-from zoo.store import GOLDEN, locate, onnx_file, read_card
-from zoo.tensors import disk_errors
+from zoo.hub.store import GOLDEN, locate, onnx_file, read_card
+from zoo.model.encoder import Encoder, load_encoder
+from zoo.model.tensors import disk_errors
 
 N = 8
 MAX_GAP = 1e-4  # largest difference over largest value; processors and versions of torch differ by about 1e-6

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from zoo.dataset import SPLITS, Dataset, SplitName
 from zoo.errors import BadData
 from zoo.files import locked, new_folder, zoo_home
+from zoo.images.dataset import SPLITS, Dataset, SplitName
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 FOLDER = "folder:"  # before the path of one's own images

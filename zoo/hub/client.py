@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
-from zoo.card import REPO, Published, Weights
 from zoo.errors import AccessDenied, CorruptFile, NoWeights, UnknownName, Unreachable, ZooError, needs
 from zoo.files import locked, make_folder, new_folder, sha256, write_bytes, zoo_home
-from zoo.release import CONFIG, FETCHED, fingerprint, refuse_config, unpack
-from zoo.store import CARD, WEIGHTS, fetched_folder
+from zoo.hub.published import CONFIG, FETCHED, fingerprint, refuse_config, unpack
+from zoo.hub.store import CARD, WEIGHTS, fetched_folder
+from zoo.model.card import REPO, Published, Weights
 
 with needs("core"):
     from huggingface_hub import HfApi, ModelCard, ModelInfo, get_session, hf_hub_download

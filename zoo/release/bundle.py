@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from zoo import store
-from zoo.card import Card
-from zoo.encoder import load_encoder
 from zoo.errors import ZooError
 from zoo.files import new_folder, write_bytes
-from zoo.release import fingerprint
-from zoo.store import CARD, GOLDEN, WEIGHTS, checked_weights, read_own_card
-from zoo.tensors import write_tensors
-from zoo.timm_form import Tensors
-from zoo.verify import gap, golden_pictures, write_golden
+from zoo.hub import store
+from zoo.hub.published import fingerprint
+from zoo.hub.store import CARD, GOLDEN, WEIGHTS, checked_weights, read_own_card
+from zoo.model.card import Card
+from zoo.model.encoder import load_encoder
+from zoo.model.tensors import write_tensors
+from zoo.model.timm_form import Tensors
+from zoo.release.verify import gap, golden_pictures, write_golden
 
 MAX_ROUNDING = 1e-2  # largest change of an embedding over its largest value
 

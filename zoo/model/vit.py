@@ -10,7 +10,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from zoo.backbone import Backbone, transformer_arguments
+from zoo.model.backbone import Backbone, transformer_arguments
 
 
 def transformer(row: Backbone, *, image_size: int) -> nn.Module:

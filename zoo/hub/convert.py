@@ -3,8 +3,8 @@
     zoo convert moco_v2_800ep_pretrain.pth.tar --as mocov2-r50-in1k
 
 A source is recognised by its keys. Every key is accounted for: it becomes part of the encoder or of the head, or its
-row of `zoo.checkpoint_sources` says that it stays behind; anything missing or left over is an error that lists it.
-`zoo.foreign_keys` is the way back out.
+row of `zoo.hub.checkpoint_sources` says that it stays behind; anything missing or left over is an error that lists it.
+`zoo.release.key_formats` is the way back out.
 """
 
 import re
@@ -14,12 +14,12 @@ import torch
 from timm.models.swin_transformer import SwinTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 
-from zoo.card import Card
-from zoo.checkpoint_sources import Source, source_of, statistics_of
-from zoo.dataset import dataset_row
-from zoo.encoder import Encoder, build_backbone, save_encoder, write_head
 from zoo.errors import CorruptFile, ZooError
 from zoo.files import sha256
+from zoo.hub.checkpoint_sources import Source, source_of, statistics_of
+from zoo.images.dataset import dataset_row
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder, build_backbone, save_encoder, write_head
 from zoo.names import parse_name
 from zoo.provenance import today
 
@@ -121,7 +121,7 @@ def _check_attention_heads(source: Source, name: str, file: Path) -> None:
     if source.other_heads and re.match(source.other_heads, name):
         raise ZooError(
             f"{file} is no {name}: the {parse_name(name).backbone} of {source.about.split(':')[0]} has another number "
-            "of attention heads for this method, which its keys do not show. No row of zoo/backbone.py has that number"
+            "of attention heads for this method, which its keys do not show. No row of zoo/model/backbone.py has it"
         )
 
 

@@ -15,17 +15,17 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from zoo.card import REPO, Card, Published, Weights
-from zoo.encoder import load_encoder
 from zoo.errors import CorruptFile, UnknownName, ZooError
 from zoo.files import new_folder, write_bytes
-from zoo.hub import Upload, check_model_card, upload
-from zoo.model_card import model_card
-from zoo.release import card_files, fingerprints, read_release, read_release_card
-from zoo.store import CARD, GOLDEN, HEAD, ONNX, WEIGHTS, checked_weights, read_own_card
-from zoo.tensors import write_tensors
-from zoo.timm_form import to_timm
-from zoo.verify import MAX_GAP, framed, gap, verify, write_golden
+from zoo.hub.client import Upload, check_model_card, upload
+from zoo.hub.published import card_files, fingerprints, read_release, read_release_card
+from zoo.hub.store import CARD, GOLDEN, HEAD, ONNX, WEIGHTS, checked_weights, read_own_card
+from zoo.model.card import REPO, Card, Published, Weights
+from zoo.model.encoder import load_encoder
+from zoo.model.tensors import write_tensors
+from zoo.model.timm_form import to_timm
+from zoo.release.model_card import model_card
+from zoo.release.verify import MAX_GAP, framed, gap, verify, write_golden
 
 README = "README.md"
 RELEASE = "hub"  # folder in the run

@@ -10,9 +10,9 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from zoo.card import Card, parse_card
 from zoo.errors import CorruptFile, NoWeights, ZooError, unknown
 from zoo.files import new_folder, sha256, write_bytes, zoo_home
+from zoo.model.card import Card, parse_card
 from zoo.names import natural_order, parse_name
 
 CARD = "card.json"
@@ -21,7 +21,7 @@ ONNX = "model.onnx"
 INT8 = "model.int8.onnx"
 HEAD = "head.safetensors"  # projector and predictor
 GOLDEN = "golden.safetensors"  # pictures and the embeddings they must have
-INSIDE = Path(__file__).parent / "weights"  # of the package
+INSIDE = Path(__file__).parents[1] / "weights"  # of the package
 ADDRESSES = ("hf://", "timm/")
 
 
@@ -76,7 +76,7 @@ def onnx_file(folder: Path) -> Path:
 
 
 def locate(model: str | Path) -> Path:
-    """The folder of a model, fetched from the Hub if it is not here. Raises what `find` and `zoo.hub` raise."""
+    """The folder of a model, fetched from the Hub if it is not here. Raises what `find` and `zoo.hub.client` raise."""
     found = find(model)
     return found if isinstance(found, Path) else _fetch(found)
 
@@ -109,7 +109,7 @@ def find(model: str | Path) -> Path | Card:
     if (path / CARD).is_file():
         return path
     if text.startswith(ADDRESSES):
-        from zoo.hub import fetch_address
+        from zoo.hub.client import fetch_address
 
         return fetch_address(text)
     folder = own_folder(text)
@@ -149,7 +149,9 @@ def _no_weights(name: str, others: list[str], *, known: bool) -> ZooError:
 
 
 def _fetch(card: Card) -> Path:
-    from zoo.hub import fetch  # not before it is needed: its client takes longer to import than a fetched model to load
+    from zoo.hub.client import (
+        fetch,  # not before it is needed: its client takes longer to import than a fetched model to load
+    )
 
     assert card.published is not None
     return fetch(card.published)

@@ -1,8 +1,8 @@
 """Images that stay encoded on disk and are read one by one: folders of files, Parquet shards, tar shards (WebDataset).
 
-For what is too large for `zoo.split.open_split`, which decodes a whole split once. Opening reads names, counts and
-labels alone. Neighbours lie in one block (a Parquet row group, a stretch of a tar), which is cheap to read whole: an
-order that visits block by block reads every byte once.
+For what is too large for `zoo.images.split.open_split`, which decodes a whole split once. Opening reads names,
+counts and labels alone. Neighbours lie in one block (a Parquet row group, a stretch of a tar), which is cheap to read
+whole: an order that visits block by block reads every byte once.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from typing import Any, final
 import numpy as np
 from PIL.Image import Image
 
-from zoo.dataset import SplitName, dataset_row
 from zoo.errors import BadData, BadImage
-from zoo.pixels import fit, read_rgb
-from zoo.source import FOLDER, own_images, split_images
-from zoo.split import Split
-from zoo.voc import labelled_images
+from zoo.images.dataset import SplitName, dataset_row
+from zoo.images.pixels import fit, read_rgb
+from zoo.images.source import FOLDER, own_images, split_images
+from zoo.images.split import Split
+from zoo.images.voc import labelled_images
 
 TAR_BLOCK = 256  # images of a tar that count as neighbours
 HELD_BYTES = 2**31  # of encoded images in Parquet row groups, kept between two readings

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from zoo.dataset import SplitName
 from zoo.errors import BadData
+from zoo.images.dataset import SplitName
 
 LARGEST_SIDE = 2**24  # pixels; float32 holds each whole number up to it
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from zoo.dataset import DIGITS, SPLITS, Dataset, SplitName, dataset_row
 from zoo.errors import BadData, BadImage, CorruptFile, unknown
 from zoo.files import locked, new_folder, zoo_home
-from zoo.pixels import preprocess
-from zoo.source import FOLDER, Encoded, Source, own_source, read_source, unpacked
+from zoo.images.dataset import DIGITS, SPLITS, Dataset, SplitName, dataset_row
+from zoo.images.pixels import preprocess
+from zoo.images.source import FOLDER, Encoded, Source, own_source, read_source, unpacked
 
 LARGEST_CACHED = 96  # pixels; larger images would not fit a memory-mapped array of the whole split
 CACHE_FORMAT = 1
@@ -29,7 +29,7 @@ class Split:
 
     dataset: str
     split: str
-    pixels: Any  # a memory-mapped array, or `zoo.on_demand.OnDemand`, which is indexed like one
+    pixels: Any  # a memory-mapped array, or `zoo.images.on_demand.OnDemand`, which is indexed like one
     labels: np.ndarray
     classes: tuple[str, ...]
     sha256: str  # of pixels and labels
@@ -85,7 +85,7 @@ def open_split(name: str, split: SplitName, *, data: str | Path | None = None) -
         raise BadData(f"{name} is on no hub; give its folder or archive as data")
     source = unpacked(Path(data)) if data is not None else None
     if row.image_size > LARGEST_CACHED:
-        from zoo.on_demand import open_on_demand
+        from zoo.images.on_demand import open_on_demand
 
         return open_on_demand(name, split, row, f"{FOLDER if own else ''}{source}")
     decides = [CACHE_FORMAT, row.hub, row.label, row.classes, row.image_size, str(source), own, _state_of(source)]

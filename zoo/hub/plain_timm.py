@@ -5,11 +5,11 @@ from pathlib import Path
 
 import timm
 
-from zoo.card import Card
-from zoo.encoder import Encoder
 from zoo.errors import CorruptFile, ZooError
-from zoo.release import CONFIG, fingerprint
-from zoo.store import checked_weights
+from zoo.hub.published import CONFIG, fingerprint
+from zoo.hub.store import checked_weights
+from zoo.model.card import Card
+from zoo.model.encoder import Encoder
 
 
 def timm_encoder(folder: Path, card: Card) -> Encoder:

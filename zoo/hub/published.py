@@ -1,6 +1,6 @@
 """A published folder: which files it has, and how it becomes a model folder of this machine again.
 
-On the Hub a model lies in the form of plain timm (`zoo.timm_form`); here it lies as training wrote it.
+On the Hub a model lies in the form of plain timm (`zoo.model.timm_form`); here it lies as training wrote it.
 """
 
 import json
@@ -9,16 +9,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.card import Card, Published, Weights, parse_card
 from zoo.errors import CorruptFile, ZooError
 from zoo.files import sha256, write_bytes
-from zoo.store import CARD, GOLDEN, HEAD, ONNX, WEIGHTS
-from zoo.timm_form import Tensors, from_timm, timm_config
+from zoo.hub.store import CARD, GOLDEN, HEAD, ONNX, WEIGHTS
+from zoo.model.card import Card, Published, Weights, parse_card
+from zoo.model.timm_form import Tensors, from_timm, timm_config
 
 CONFIG = "config.json"
 RECIPE = "recipe.json"
 RESULTS = "results.json"
-TRANSFORM = {"interpolation": "bicubic", "crop_mode": "center"}  # of `zoo.pixels`; another is another embedding
+TRANSFORM = {"interpolation": "bicubic", "crop_mode": "center"}  # of `zoo.images.pixels`; another is another embedding
 FETCHED = (CONFIG, RECIPE, RESULTS, WEIGHTS, HEAD, GOLDEN, ONNX)  # whatever else a repository holds stays there
 APART = {RECIPE: ("recipe", "training"), RESULTS: ("results",)}  # entries of the card with their own file
 
@@ -121,7 +121,7 @@ def unpack(release: Path, target: Path, published: Published) -> None:
         card = replace(card, weights=fingerprint(target / WEIGHTS))
         write_bytes(target / CARD, card.to_json().encode())
         return
-    from zoo.tensors import write_tensors
+    from zoo.model.tensors import write_tensors
 
     card, tensors = read_release(release)
     write_tensors(target / WEIGHTS, tensors)

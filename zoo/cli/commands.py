@@ -11,14 +11,14 @@ import numpy as np
 import tyro
 
 import zoo
-from zoo.embedding import unit_rows
+from zoo.cli.listing import info, list_models
 from zoo.errors import BadData, BadImage, ZooError, needs
 from zoo.files import new_file, sha256
-from zoo.listing import info, list_models
-from zoo.store import ONNX, keep, read_card
+from zoo.hub.store import ONNX, keep, read_card
+from zoo.model.embedding import unit_rows
 
 if TYPE_CHECKING:
-    from zoo.encoder import Encoder
+    from zoo.model.encoder import Encoder
 
 IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 
@@ -104,7 +104,7 @@ def keep_run(run: Path, /, force: bool = False, inside: bool = False) -> None:
     if not inside:
         print(keep(run, force=force))
         return
-    from zoo.inside import keep_inside
+    from zoo.release.bundle import keep_inside
 
     folder, gap = keep_inside(run, force=force)
     print(f"{folder}: embeddings differ from the run's by {gap:.1e} of the largest value")
@@ -119,7 +119,7 @@ def publish_run(run: Path, /, repo: str, private: bool = False, dry_run: bool = 
         private: Make a new repository private.
         dry_run: Write and check everything in RUN/hub, but upload nothing.
     """
-    from zoo.publish import build_release, publish
+    from zoo.release.publish import build_release, publish
 
     if not (run / ONNX).is_file():
         _export(run)
@@ -153,7 +153,7 @@ def verify_model(model: str, /, url: str | None = None) -> None:
         model: A name of the zoo, a run folder, or hf://ORG/NAME.
         url: Of a server of this model, such as http://localhost:3000.
     """
-    from zoo.verify import verify
+    from zoo.release.verify import verify
 
     for by, gap in verify(model, url=url).items():
         print(f"{by}: equal but for {gap:.1e} of the largest value")
@@ -178,13 +178,13 @@ def convert_checkpoint(
     if (name is None) == (to is None):
         raise ZooError("in: zoo convert FILE --as NAME; out: zoo convert MODEL --to torchvision -o FILE")
     if name is not None:
-        from zoo.convert import convert
+        from zoo.hub.convert import convert
 
         print(convert(Path(source), name=name, out=out))
         return
     if to is None or out is None:
         raise ZooError(f"where to? zoo convert {source} --to {to} -o FILE")
-    from zoo.foreign_keys import export
+    from zoo.release.key_formats import export
 
     encoder = zoo.load(source)
     export(encoder, out, to=to)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from zoo.dataset import dataset_row
 from zoo.errors import UnknownName
+from zoo.images.dataset import dataset_row
 
 
 class Statistics(NamedTuple):
@@ -30,11 +30,13 @@ class Source:
     predictor: str = ""
     left: str = ""  # what stays behind: key encoder, queue, classifier
     stem_padding: int = 1  # pixels, of its 3x3 stem
-    statistics: Mapping[str, Statistics] = field(default_factory=dict)  # by data set, "" any other; else `zoo.dataset`
+    statistics: Mapping[str, Statistics] = field(
+        default_factory=dict
+    )  # by data set, "" any other; else `zoo.images.dataset`
     other_heads: str = ""  # names of models whose transformer has another number of attention heads in this source
 
 
-# How the code normalises, where it does otherwise than the rows of `zoo.dataset`.
+# How the code normalises, where it does otherwise than the rows of `zoo.images.dataset`.
 RAW = Statistics((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))  # pixels in [0, 1] as they are
 _CIFAR = Statistics((0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261))
 _STL10 = Statistics((0.4914, 0.4823, 0.4466), (0.247, 0.243, 0.261))

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from zoo.backbone import SMALL_IMAGE, backbone_row, transformer_arguments
-from zoo.card import Card
 from zoo.errors import CorruptFile
+from zoo.model.backbone import SMALL_IMAGE, backbone_row, transformer_arguments
+from zoo.model.card import Card
 
 Tensors = dict[str, np.ndarray]
 

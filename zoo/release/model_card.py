@@ -6,11 +6,11 @@ from typing import Any
 
 import yaml
 
-from zoo.backbone import backbone_row
-from zoo.card import Card, Weights
-from zoo.dataset import DIGITS, dataset_row
+from zoo.images.dataset import DIGITS, dataset_row
+from zoo.model.backbone import backbone_row
+from zoo.model.card import Card, Weights
+from zoo.model.timm_form import small_stem, timm_config
 from zoo.names import parse_name
-from zoo.timm_form import small_stem, timm_config
 
 LICENCE = "apache-2.0"
 OF_CLASSES = (

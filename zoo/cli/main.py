@@ -3,7 +3,7 @@
 import os
 import sys
 
-from zoo.ending import in_one_line
+from zoo.command_line import in_one_line
 
 PROGRAMS = {"serve": "serve.launch", "index": "serve.index"}  # of a layer above: `zoo serve -h` is theirs to answer
 
@@ -19,7 +19,7 @@ def main() -> None:
 
 def _run(words: list[str]) -> None:
     """The two commands that only look are done before tyro and numpy are loaded, which would take most of the time."""
-    from zoo import listing
+    from zoo.cli import listing
 
     plain = not any(word.startswith("-") for word in words)
     if words[:1] == ["list"] and plain and len(words) <= 2:
@@ -27,10 +27,6 @@ def _run(words: list[str]) -> None:
     elif words[:1] == ["info"] and plain and len(words) == 2:
         listing.info(words[1])
     else:
-        from zoo import commands
+        from zoo.cli import commands
 
         commands.run(about=str(__doc__))
-
-
-if __name__ == "__main__":
-    main()

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import zoo
-from zoo.card import Card
 from zoo.errors import CorruptFile, UnknownName, ZooError
-from zoo.store import catalogue, named_card, own_folder, variants
+from zoo.hub.store import catalogue, named_card, own_folder, variants
+from zoo.model.card import Card
 
 HEADER = ("name", "pixels", "D", "parameters", "MB", "top-1 accuracy")
 

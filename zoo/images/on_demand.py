@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.dataset import Dataset, SplitName
 from zoo.errors import BadData, BadImage
-from zoo.pixels import preprocess
-from zoo.shards import Shards, open_shards
-from zoo.split import Split
+from zoo.images.dataset import Dataset, SplitName
+from zoo.images.pixels import preprocess
+from zoo.images.shards import Shards, open_shards
+from zoo.images.split import Split
 
 THREADS = 4
 
@@ -58,7 +58,7 @@ class OnDemand:
 
 
 def open_on_demand(name: str, split: SplitName, row: Dataset, data: str) -> Split:
-    """As `zoo.split.open_split`; nothing is decoded yet. Raises what `open_shards` raises."""
+    """As `zoo.images.split.open_split`; nothing is decoded yet. Raises what `open_shards` raises."""
     shards = open_shards(name, split, data)
     if max(len(shards.classes), shards.labels.max() + 1) > row.classes:
         raise BadData(f"{data}: {len(shards.classes)} classes, allowed {row.classes}; is it another data set?")

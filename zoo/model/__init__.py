@@ -1,0 +1,1 @@
+"""The encoder, the backbones it is made of, and its card."""

@@ -1,0 +1,1 @@
+"""What leaves this machine: published, bundled, verified models."""
