@@ -73,12 +73,24 @@ class Encoder(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, 3, H, W) in [0, 1], any H and W the backbone takes -> features (B, D). Differentiable."""
+        """Compute features; differentiable.
+
+        Args:
+            x: (B, 3, H, W) in [0, 1], any H and W that the backbone takes. Converted to the backbone's precision.
+
+        Returns:
+            (B, D) in the backbone's precision.
+        """
         if x.ndim != 4 or x.shape[1] != 3 or not x.is_floating_point():
             raise ValueError(
                 f"expected float pixels (B, 3, H, W) in [0, 1], got {x.dtype} {tuple(x.shape)}; pictures go to embed()"
             )
-        return self.backbone((x - self.mean) / self.std)
+        return self.backbone(((x - self.mean) / self.std).to(self.dtype))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision in which the backbone computes: float32, or what `.half()`, `.bfloat16()` and the like made it."""
+        return next((p.dtype for p in self.backbone.parameters() if p.is_floating_point()), self.mean.dtype)
 
     @property
     def dim(self) -> int:
@@ -117,7 +129,7 @@ class Encoder(nn.Module):
         x = torch.from_numpy(np.array(pixels)).to(self.mean.device).permute(0, 3, 1, 2)
         with _evaluating(self):
             features = self((x / 255).contiguous())
-        return features.float().cpu().numpy()
+        return np.ascontiguousarray(features.float().cpu().numpy())  # the class token of a ViT is a strided view
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Writing safetensors: the library's own name for a full disk is the system's error again."""
+"""Writing safetensors files: contiguous arrays, and a full disk reported as an `OSError`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """For `save_file`, inside `zoo.files.new_file` or `new_folder`, which tell the system's errors as ours."""
+    """Turn safetensors' errors about the disk into `OSError`, which `zoo.files.new_file` and `new_folder` report."""
     try:
         yield
     except SafetensorError as error:
@@ -19,7 +19,12 @@ def disk_errors() -> Iterator[None]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """A file of weights inside `zoo.files.new_folder`, for everybody to read, which safetensors leaves to its owner."""
+    """Write a safetensors file that everybody may read, inside `zoo.files.new_file` or `new_folder`.
+
+    safetensors copies the memory of an array as it lies, so that a strided view would be stored wrongly: every array is
+    made contiguous first.
+    """
+    contiguous = {key: np.asarray(value, order="C") for key, value in tensors.items()}
     with disk_errors():
-        save_file(dict(tensors), path, metadata={"format": "pt"})
+        save_file(contiguous, path, metadata={"format": "pt"})
     path.chmod(0o644)
