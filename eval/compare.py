@@ -24,7 +24,7 @@ from eval.intervals import Comparison, compare, compare_scores, welch
 from eval.results import read_predictions
 from eval.seeds import measured_alike, whole
 from eval.tables import Row, cell, pipes
-from zoo.hub.store import known_card
+from zoo.hub.resolve import known_card
 from zoo.model.card import Card
 
 

@@ -19,10 +19,12 @@ from torch import nn
 
 from eval.features import PixelEncoder, RawPixels
 from zoo.errors import BadData, CorruptFile, unknown
-from zoo.hub.store import ADDRESSES, CARD, locate, read_card
+from zoo.hub.load import load_encoder
+from zoo.hub.resolve import ADDRESSES, locate
+from zoo.hub.store import CARD, read_card
 from zoo.images.dataset import dataset_row
 from zoo.images.split import LARGEST_CACHED
-from zoo.model.encoder import Encoder, build_backbone, load_encoder, new_encoder
+from zoo.model.encoder import Encoder, build_backbone, new_encoder
 
 SEED = 0  # of random weights
 RAW_OF_LARGE = 32  # pixels

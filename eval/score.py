@@ -31,7 +31,8 @@ from eval.results import Results
 from eval.sources import Processes, open_source
 from eval.tables import Row, markdown
 from zoo.files import write_bytes
-from zoo.hub.store import locate, read_card
+from zoo.hub.resolve import locate
+from zoo.hub.store import read_card
 from zoo.images.dataset import dataset_row
 from zoo.images.split import open_split
 

@@ -16,7 +16,8 @@ from eval.command import run
 from eval.own_card import add_rows, is_ours, writable
 from eval.tables import Row, markdown, over_seeds
 from zoo.errors import BadData, CorruptFile, ZooError
-from zoo.hub.store import locate, read_card
+from zoo.hub.resolve import locate
+from zoo.hub.store import read_card
 from zoo.model.card import Card
 from zoo.provenance import command, today, versions
 

@@ -24,11 +24,13 @@ with needs("export", command=__name__ == "__main__"):
 from serve.quantize import quantize as to_int8
 from serve.session import FORMAT, INPUT, OUTPUT, Session
 from zoo.files import new_file
-from zoo.hub.store import locate, onnx_file
+from zoo.hub.load import load_encoder
+from zoo.hub.resolve import locate
+from zoo.hub.store import onnx_file
 from zoo.images.dataset import DIGITS, dataset_row
 from zoo.images.split import open_split
 from zoo.model.card import Card
-from zoo.model.encoder import Encoder, load_encoder
+from zoo.model.encoder import Encoder
 
 OPSET = 20
 BATCHES = (1, 2, 7, 16)  # several sizes, because an exporter may bake one into the graph

@@ -15,7 +15,8 @@ from pathlib import Path
 import tyro
 
 from zoo.errors import NotInstalled, ZooError
-from zoo.hub.store import CARD, onnx_file, own_folder, variants
+from zoo.hub.resolve import variants
+from zoo.hub.store import CARD, onnx_file, own_folder
 
 LOOPBACK = "127.0.0.1"
 FILES = 10_240  # open files of a worker, most of them connections; the most that macOS gives

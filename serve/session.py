@@ -12,7 +12,8 @@ from safetensors.numpy import load_file
 from serve.limits import FORMATS
 from serve.pieces import check_pieces
 from zoo.errors import CorruptFile, NoWeights, ZooError
-from zoo.hub.store import GOLDEN, locate, onnx_file, read_card
+from zoo.hub.resolve import locate
+from zoo.hub.store import GOLDEN, onnx_file, read_card
 from zoo.images.pixels import preprocess
 
 FORMAT = "contrastive-zoo/1"  # of the metadata; a reader refuses others

@@ -26,7 +26,8 @@ from serve.routes import routes
 from serve.search import Indexes
 from serve.session import Session
 from serve.site import site
-from zoo.model.encoder import Encoder, load_encoder
+from zoo.hub.load import load_encoder
+from zoo.model.encoder import Encoder
 
 
 @pytest.fixture(scope="session")

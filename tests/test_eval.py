@@ -126,7 +126,7 @@ def test_unlabelled_images_stay_out_of_features():
 
 
 def test_features_do_not_depend_on_the_batch_size(tiny_run):
-    from zoo.model.encoder import load_encoder
+    from zoo.hub.load import load_encoder
 
     encoder = load_encoder(tiny_run)
     split = open_split("digits", "test").sample(50)

@@ -18,9 +18,10 @@ from eval.detection import Diverged, average_precision, fit, mirrored, rate
 from eval.detector import detector
 from eval.scenes import read_lists
 from zoo.errors import BadData, BadImage
+from zoo.hub.load import load_encoder
 from zoo.hub.store import INSIDE, read_card
 from zoo.images.voc import class_names, read_voc
-from zoo.model.encoder import load_encoder, save_encoder
+from zoo.model.encoder import save_encoder
 
 RED, BLUE = ("red", 0, (11, 11, 60, 60)), ("blue", 0, (31, 21, 90, 80))
 

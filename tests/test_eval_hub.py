@@ -9,7 +9,8 @@ from loopback_hub import REPO, LoopbackHub, Repo
 
 from eval.score import main, score
 from zoo.errors import BadData, NoWeights
-from zoo.hub.store import CARD, locate
+from zoo.hub.resolve import locate
+from zoo.hub.store import CARD
 from zoo.release.publish import publish
 
 pytest_plugins = ["hub_fixtures"]

@@ -355,7 +355,8 @@ def test_a_model_inside_the_package_keeps_its_card_unless_its_folder_is_given(ti
 def test_a_constant_encoder_scores_chance_and_is_called_collapsed(tiny_run):
     import torch
 
-    from zoo.model.encoder import load_encoder, save_encoder
+    from zoo.hub.load import load_encoder
+    from zoo.model.encoder import save_encoder
 
     encoder = load_encoder(tiny_run)
     for parameter in encoder.backbone.layer3[-1].parameters():

@@ -22,9 +22,10 @@ from eval.score import score
 from eval.sources import Processes, features_of, in_one_order, open_source
 from eval.tables import markdown
 from zoo.errors import BadData, CorruptFile, ZooError
+from zoo.hub.load import load_encoder
 from zoo.hub.store import read_card
 from zoo.images.split import Split, open_split
-from zoo.model.encoder import load_encoder, save_encoder
+from zoo.model.encoder import save_encoder
 
 ROOT = Path(__file__).parents[1]
 DETERMINED = ["knn", "ridge", "fewshot", "retrieval", "geometry"]

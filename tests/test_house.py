@@ -11,7 +11,7 @@ import pytest
 
 import zoo
 from train.recipe import recipes
-from zoo.hub.store import catalogue
+from zoo.hub.resolve import catalog
 
 ROOT = Path(__file__).parents[1]
 LAYERS = {
@@ -36,6 +36,7 @@ FLOOR_0 = (
     "model.card",
     "model.embedding",
     "hub.store",
+    "hub.resolve",
     "hub.checkpoint_sources",
     "cli.listing",
 )
@@ -107,14 +108,14 @@ def test_no_file_names_a_folder_of_somebodys_machine():
 
 
 def test_every_recipe_is_in_the_catalogue_with_its_own_numbers():
-    cards = catalogue()
+    cards = catalog()
     for name, recipe in recipes().items():
         if cards[name].weights is None:
             assert cards[name] == recipe.card(), f"{name}: run python -m train.catalog"
 
 
 def test_every_unpublished_name_of_the_catalogue_has_a_recipe():
-    assert {name for name, card in catalogue().items() if card.weights is None} <= set(recipes())
+    assert {name for name, card in catalog().items() if card.weights is None} <= set(recipes())
 
 
 def test_a_method_is_one_file(tmp_path, monkeypatch):

@@ -15,11 +15,12 @@ from serve_model import NAME, card_of, gap, make_run, noise
 from serve.export import _metadata, _pictures, check, export, main, parity_of
 from serve.session import Session
 from zoo.errors import ZooError
+from zoo.hub.load import load_encoder
 from zoo.hub.store import read_card
 from zoo.images.split import open_split
 from zoo.model.card import Published
 from zoo.model.embedding import unit_rows
-from zoo.model.encoder import Encoder, load_encoder, new_encoder, save_encoder
+from zoo.model.encoder import Encoder, new_encoder, save_encoder
 
 pytest_plugins = ["serve_fixtures"]
 

@@ -14,6 +14,7 @@ from torch import nn
 import zoo
 from zoo.errors import BadImage, CorruptFile, UnknownName, ZooError
 from zoo.files import sha256
+from zoo.hub.load import load_encoder
 from zoo.hub.store import CARD, WEIGHTS
 from zoo.images.dataset import dataset_row
 from zoo.images.pixels import preprocess
@@ -21,7 +22,7 @@ from zoo.images.split import open_split
 from zoo.model.backbone import BACKBONES
 from zoo.model.card import Card, Weights
 from zoo.model.embedding import unit_rows
-from zoo.model.encoder import Encoder, build_backbone, load_encoder, new_encoder, save_encoder
+from zoo.model.encoder import Encoder, build_backbone, new_encoder, save_encoder
 from zoo.model.resnet import PadShortcut, resnet20_cifar
 
 

@@ -24,7 +24,8 @@ import zoo
 from serve.export import export
 from zoo.errors import AccessDenied, CorruptFile, NoWeights, UnknownName, Unreachable, ZooError
 from zoo.files import sha256
-from zoo.hub.store import CARD, GOLDEN, WEIGHTS, fetched_folder, keep, locate, read_card
+from zoo.hub.resolve import locate
+from zoo.hub.store import CARD, GOLDEN, WEIGHTS, fetched_folder, keep, read_card
 from zoo.model.card import Card
 from zoo.model.encoder import Encoder, save_encoder
 from zoo.release.publish import publish
@@ -45,7 +46,7 @@ def run(tmp_path: Path, encoder: Encoder, card: Card) -> Path:
 def entry(run: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> Card:
     """The run is on the Hub, and the catalogue has its entry; the request log is empty."""
     card, _ = publish(run, repo=REPO)
-    monkeypatch.setattr("zoo.hub.store.catalogue", lambda: {NAME: card})
+    monkeypatch.setattr("zoo.hub.resolve.catalog", lambda: {NAME: card})
     hub.log.clear()
     return card
 
@@ -144,7 +145,7 @@ def test_another_commit_in_the_catalogue_is_another_folder(
     first = zoo.load(NAME)
     (run / CARD).write_text(replace(read_card(run), expects="better").to_json())
     newer, commit = publish(run, repo=REPO)
-    monkeypatch.setattr("zoo.hub.store.catalogue", lambda: {NAME: newer})
+    monkeypatch.setattr("zoo.hub.resolve.catalog", lambda: {NAME: newer})
     assert commit.tag == "v2"
     assert (first.card.expects, zoo.load(NAME).card.expects) == ("none published", "better")
     assert len([path for path in in_cache(entry).parent.iterdir() if not path.name.startswith(".")]) == 2
@@ -338,7 +339,11 @@ def test_a_file_damaged_after_it_was_fetched_is_found(entry: Card):
         zoo.load(NAME)
 
 
-FETCH = f"from zoo.hub.store import locate, read_card; print(read_card(locate('{ADDRESS}@v1')).weights.sha256)"
+FETCH = f"""if True:
+    from zoo.hub.resolve import locate
+    from zoo.hub.store import read_card
+    print(read_card(locate('{ADDRESS}@v1')).weights.sha256)
+"""
 
 
 def test_two_processes_at_once_fetch_every_file_once(entry: Card, hub: LoopbackHub, tmp_path: Path):
@@ -390,7 +395,7 @@ WITHOUT_XET = """if True:
 BOTH_WAYS = """
 from pathlib import Path
 from zoo.release.publish import publish
-from zoo.hub.store import locate
+from zoo.hub.resolve import locate
 card, _ = publish(Path("runs/simco-r20-digits"), repo="tester/again")
 print(locate(f"hf://tester/again@{card.published.revision}").name == card.published.revision)
 """

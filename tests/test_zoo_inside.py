@@ -14,7 +14,8 @@ from serve.launch import without_onnx
 from serve.session import open_model
 from zoo.cli.main import main
 from zoo.errors import NoWeights, ZooError
-from zoo.hub.store import CARD, GOLDEN, ONNX, WEIGHTS, keep, locate
+from zoo.hub.resolve import locate
+from zoo.hub.store import CARD, GOLDEN, ONNX, WEIGHTS, keep
 from zoo.model.card import Card
 from zoo.model.encoder import Encoder, save_encoder
 from zoo.release.bundle import keep_inside

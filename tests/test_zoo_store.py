@@ -10,9 +10,11 @@ import pytest
 
 import zoo
 from zoo.errors import CorruptFile, NoWeights, UnknownName, ZooError
-from zoo.hub.store import CARD, INT8, ONNX, WEIGHTS, catalogue, checked_weights, keep, locate, names, read_card
+from zoo.hub.load import load_encoder
+from zoo.hub.resolve import catalog, locate, names
+from zoo.hub.store import CARD, INT8, ONNX, WEIGHTS, checked_weights, keep, read_card
 from zoo.model.card import Card
-from zoo.model.encoder import Encoder, load_encoder, save_encoder
+from zoo.model.encoder import Encoder, save_encoder
 
 PACKAGE = Path(zoo.__file__).parent
 
@@ -100,7 +102,7 @@ def test_zoo_home_decides_where_models_are_kept(run: Path, tmp_path: Path, monke
 
 def test_every_card_of_the_catalogue_is_in_the_file_of_its_name():
     files = {path.stem for path in (PACKAGE / "catalog").glob("*.json")}
-    assert set(catalogue()) == files
+    assert set(catalog()) == files
 
 
 def in_a_copy_with_catalogue(tmp_path: Path, cards: list[Card] | None, code: str) -> str:
@@ -118,9 +120,9 @@ def in_a_copy_with_catalogue(tmp_path: Path, cards: list[Card] | None, code: str
 
 
 LOAD = """
-import zoo.hub.store, zoo.errors
+import zoo.hub.resolve, zoo.errors
 try:
-    zoo.hub.store.locate("simco-r20-digits")
+    zoo.hub.resolve.locate("simco-r20-digits")
 except zoo.errors.NoWeights as error:
     print(error)
 """
@@ -261,7 +263,7 @@ def test_a_kept_model_can_be_kept_again_in_its_place(run: Path):
 def test_the_leavings_of_a_killed_keep_are_no_models(run: Path):
     target = keep(run)
     shutil.copytree(target, target.with_name(".simco-r20-digits.x1y2"))
-    assert names() == list(catalogue())
+    assert names() == list(catalog())
     with pytest.raises(UnknownName):
         locate(".simco-r20-digits.x1y2")
 

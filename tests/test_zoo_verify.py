@@ -10,8 +10,9 @@ from serve_http import running_server
 
 from zoo.cli.main import main
 from zoo.errors import CorruptFile, NoWeights, Unreachable
+from zoo.hub.load import load_encoder
 from zoo.hub.store import GOLDEN, read_card
-from zoo.model.encoder import Encoder, load_encoder, save_encoder
+from zoo.model.encoder import Encoder, save_encoder
 from zoo.release.verify import verify, write_golden
 
 

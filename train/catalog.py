@@ -8,12 +8,12 @@ from pathlib import Path
 import zoo
 from train.recipe import recipes
 from zoo.files import write_bytes
-from zoo.hub.store import catalogue
+from zoo.hub.resolve import catalog
 
 
-def write_catalogue() -> list[Path]:
+def write_catalog() -> list[Path]:
     """One `zoo/catalog/NAME.json` a recipe; published cards stay as they are. Returns the files written."""
-    published = {name for name, card in catalogue().items() if card.weights is not None}
+    published = {name for name, card in catalog().items() if card.weights is not None}
     folder = Path(zoo.__file__).parent / "catalog"
     written = []
     for name, recipe in recipes().items():
@@ -24,5 +24,5 @@ def write_catalogue() -> list[Path]:
 
 
 if __name__ == "__main__":
-    for path in write_catalogue():
+    for path in write_catalog():
         print(path.name)

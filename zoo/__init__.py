@@ -31,7 +31,7 @@ def list(pattern: str = "*", *, method: str = "*", backbone: str = "*", dataset:
     """
     from fnmatch import fnmatchcase
 
-    from zoo.hub.store import names
+    from zoo.hub.resolve import names
 
     def fits(name: str) -> bool:
         parts = [*name.split("-"), "", ""]  # whatever bears a name is listed, even a kept folder that is no model
@@ -46,7 +46,7 @@ def info(model: str | Path) -> Card:
 
     Raises UnknownName; NoWeights for a path without a model; CorruptFile; for an address on the Hub what `load` raises.
     """
-    from zoo.hub.store import known_card
+    from zoo.hub.resolve import known_card
 
     return known_card(model)
 
@@ -61,6 +61,6 @@ def load(model: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
     from zoo.errors import needs
 
     with needs("core"):
-        from zoo.model.encoder import load_encoder
+        from zoo.hub.load import load_encoder
 
     return load_encoder(model, device=device)

@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import zoo
 from zoo.errors import CorruptFile, UnknownName, ZooError
-from zoo.hub.store import catalogue, named_card, own_folder, variants
+from zoo.hub.resolve import catalog, variants
+from zoo.hub.store import named_card, own_folder
 from zoo.model.card import Card
 
 HEADER = ("name", "pixels", "D", "parameters", "MB", "top-1 accuracy")
@@ -26,7 +27,7 @@ def list_models(pattern: str = "*", /, method: str = "*", backbone: str = "*", d
     names = zoo.list(pattern, method=method, backbone=backbone, dataset=dataset)
     if not names:
         raise UnknownName("no model matches; `zoo list` alone shows all")
-    known, broken = catalogue(), []
+    known, broken = catalog(), []
     rows: list[tuple[str, ...]] = [HEADER]
     for name in names:
         try:

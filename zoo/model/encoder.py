@@ -17,7 +17,7 @@ import zoo.model.resnet
 import zoo.model.vit
 from zoo.errors import CorruptFile, ZooError
 from zoo.files import locked, new_file, sha256, write_bytes
-from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, locate, read_card
+from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights
 from zoo.images.dataset import dataset_row
 from zoo.images.pixels import Picture, preprocess
 from zoo.model.backbone import SMALL_IMAGE, backbone_row
@@ -155,7 +155,7 @@ def new_encoder(name: str) -> Encoder:
 def save_encoder(encoder: Encoder, folder: Path, card: Card) -> Card:
     """Write `model.safetensors`, then `card.json`, into `folder`. Returns the card with the weights' hash.
 
-    Each file appears whole or not at all; a kill between the two is found by `load_encoder`.
+    Each file appears whole or not at all; a kill between the two is found by `open_encoder`.
     """
     wrong = _disagreements(encoder, card)
     if wrong:
@@ -209,17 +209,13 @@ def _empty(card: Card) -> Encoder:
     return Encoder(backbone, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop, card=card)
 
 
-def load_encoder(model: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
-    """The encoder of whatever `zoo.hub.store.locate` finds, verified, in evaluation mode.
+def open_encoder(folder: Path, card: Card, *, device: str | torch.device = "cpu") -> Encoder:
+    """The encoder of a model folder, its weights verified against `card`, in evaluation mode.
 
-    Raises UnknownName, NoWeights, CorruptFile, Unreachable, AccessDenied.
+    Raises:
+        NoWeights: The weights file is missing.
+        CorruptFile: It is damaged, or is not what the card describes.
     """
-    folder = locate(model)
-    card = read_card(folder)
-    if card.foreign:
-        from zoo.hub.plain_timm import timm_encoder
-
-        return timm_encoder(folder, card).to(device)
     path = checked_weights(folder, card)
     try:
         tensors = {key: v.float() if v.is_floating_point() else v for key, v in load_file(path).items()}

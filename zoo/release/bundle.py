@@ -15,10 +15,10 @@ from safetensors.numpy import load_file
 from zoo.errors import ZooError
 from zoo.files import new_folder, write_bytes
 from zoo.hub import store
+from zoo.hub.load import load_encoder
 from zoo.hub.published import fingerprint
 from zoo.hub.store import CARD, GOLDEN, WEIGHTS, checked_weights, read_own_card
 from zoo.model.card import Card
-from zoo.model.encoder import load_encoder
 from zoo.model.tensors import write_tensors
 from zoo.model.timm_form import Tensors
 from zoo.release.verify import gap, golden_pictures, write_golden

@@ -18,10 +18,10 @@ from safetensors.numpy import load_file
 from zoo.errors import CorruptFile, UnknownName, ZooError
 from zoo.files import new_folder, write_bytes
 from zoo.hub.client import Upload, check_model_card, upload
+from zoo.hub.load import load_encoder
 from zoo.hub.published import card_files, fingerprints, read_release, read_release_card
 from zoo.hub.store import CARD, GOLDEN, HEAD, ONNX, WEIGHTS, checked_weights, read_own_card
 from zoo.model.card import REPO, Card, Published, Weights
-from zoo.model.encoder import load_encoder
 from zoo.model.tensors import write_tensors
 from zoo.model.timm_form import to_timm
 from zoo.release.model_card import model_card

@@ -14,8 +14,10 @@ from safetensors.numpy import load_file
 
 from zoo.errors import CorruptFile, NoWeights, Unreachable, needs
 from zoo.files import new_file
-from zoo.hub.store import GOLDEN, locate, onnx_file, read_card
-from zoo.model.encoder import Encoder, load_encoder
+from zoo.hub.load import load_encoder
+from zoo.hub.resolve import locate
+from zoo.hub.store import GOLDEN, onnx_file, read_card
+from zoo.model.encoder import Encoder
 from zoo.model.tensors import write_tensors
 
 N = 8
