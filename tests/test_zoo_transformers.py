@@ -15,10 +15,11 @@ from serve_model import card_of, noise
 import zoo
 from serve.export import export
 from serve.session import Session, open_model
+from zoo.hub.load import load_encoder
 from zoo.hub.published import read_release
 from zoo.hub.store import GOLDEN, WEIGHTS, keep, read_card
 from zoo.model.backbone import BACKBONES, Backbone
-from zoo.model.encoder import load_encoder, new_encoder, save_encoder
+from zoo.model.encoder import new_encoder, save_encoder
 from zoo.model.tensors import write_tensors
 from zoo.release.bundle import keep_inside
 from zoo.release.publish import build_release
