@@ -8,10 +8,9 @@ import pytest
 import timm
 import torch
 from huggingface_hub import ModelCard
-from loopback_hub import REPO, elsewhere
+from loopback_hub import REPO
 from PIL import Image
 from safetensors.numpy import load_file, save_file
-from serve_model import noise
 
 import zoo
 from eval.protocols import PROTOCOLS
@@ -27,7 +26,7 @@ from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, read_card
 from zoo.model.card import Card, parse_card
 from zoo.model.encoder import Encoder, new_encoder, save_encoder, save_head
 from zoo.release.publish import build_release, publish
-from zoo.release.verify import gap, golden_pictures, verify
+from zoo.release.verify import golden_pictures, verify
 
 pytest_plugins = ["hub_fixtures"]
 
@@ -149,45 +148,6 @@ def test_a_value_that_is_not_known_leaves_no_line(tmp_path: Path, encoder: Encod
     assert "energy" not in text
     assert not re.search("## (Results|Recipe|Training)\n", text)
     assert "model-index" not in text
-
-
-def test_the_cards_snippets_run_and_plain_timm_and_transformers_agree_without_this_package(
-    run: Path,
-    hub,
-    tmp_path: Path,
-    encoder: Encoder,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
-):
-    publish(run, repo=REPO)
-    text = hub.repos[REPO].commits[hub.repos[REPO].tags["v1"]]["README.md"].decode()
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    picture = Image.fromarray(noise(8, 8, 3, seed=5))
-    picture.save("cat.png")
-    ours, with_timm, with_transformers = blocks
-    exec(ours, {})
-    assert "(1, 64)" in capsys.readouterr().out
-    barrier = "import sys; sys.modules['zoo'] = None\n"
-    done = elsewhere(barrier + with_timm + SAVE_TIMM + with_transformers + SAVE_TRANSFORMERS, hub, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("torch.Size([1, 64])") == 2
-    expected = encoder.embed([picture])
-    assert gap(np.load("timm.npy"), expected) < 1e-5
-    assert np.array_equal(np.load("transformers.npy"), np.load("timm.npy"))
-
-
-SAVE_TIMM = """
-import numpy
-with torch.inference_mode():
-    numpy.save("timm.npy", model(transform(Image.open("cat.png").convert("RGB"))[None]).numpy())
-"""
-SAVE_TRANSFORMERS = """
-import numpy
-with torch.inference_mode():
-    answer = model(**processor(Image.open("cat.png").convert("RGB"), return_tensors="pt"))
-    numpy.save("transformers.npy", answer.pooler_output.numpy())
-"""
 
 
 @pytest.fixture

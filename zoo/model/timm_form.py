@@ -31,6 +31,28 @@ def small_stem(card: Card) -> bool:
     return row.architecture == "resnet20_cifar" or (row.cifar_stem and card.image_size < SMALL_IMAGE)
 
 
+def stem_border(card: Card) -> int:
+    """Pixels of zeros around the normalised image that the published network needs for a stem padded by 2."""
+    return card.stem_padding - 1 if small_stem(card) else 0
+
+
+def published_input(card: Card, pixels: np.ndarray) -> np.ndarray:
+    """Pixels as the published network takes them: normalised and, for a small stem, with a border and repeated.
+
+    Args:
+        card: Whose mean, std and stem are meant.
+        pixels: (B, S, S, 3) uint8, as `Encoder.pixels` gives them.
+
+    Returns:
+        (B, 3, S', S') float32.
+    """
+    mean, std = (np.array(values, np.float32) for values in (card.mean, card.std))
+    x = ((pixels.astype(np.float32) / 255 - mean) / std).transpose(0, 3, 1, 2)
+    border, repeat = stem_border(card), REPEAT if small_stem(card) else 1
+    x = np.pad(x, ((0, 0), (0, 0), (border, border), (border, border)))
+    return np.ascontiguousarray(x.repeat(repeat, 2).repeat(repeat, 3))
+
+
 def architecture(card: Card) -> tuple[str, dict[str, Any]]:
     """timm's name of the published network, and the arguments it needs."""
     row = backbone_row(card.backbone)
@@ -49,7 +71,7 @@ def timm_config(card: Card) -> dict[str, Any]:
     name, arguments = architecture(card)
     row, small = backbone_row(card.backbone), small_stem(card)
     swin = name.startswith("swin")
-    border = card.stem_padding - 1 if small else 0  # pixels that timm's transform adds around the image
+    border = stem_border(card)  # timm's transform fills it with the mean colour, rounded to 8 bits
     side = (card.image_size + 2 * border) * (REPEAT if small else 1)
     return {
         "architecture": name,

@@ -11,6 +11,7 @@ from zoo.model.backbone import backbone_row
 from zoo.model.card import Card, Weights
 from zoo.model.timm_form import small_stem, timm_config
 from zoo.names import parse_name
+from zoo.release.snippets import usage
 
 LICENCE = "apache-2.0"
 OF_CLASSES = (
@@ -25,7 +26,7 @@ def model_card(card: Card, repo: str, files: Sequence[Weights]) -> str:
     header = yaml.safe_dump(_header(card), sort_keys=False, allow_unicode=True, width=120)
     sections = {
         "": _summary(card),
-        "Use": _use(card, repo),
+        "Use": usage(card, repo),
         "Preprocessing": _preprocessing(card),
         "Results": _results(card),
         "Training data": _data(card),
@@ -97,57 +98,20 @@ def _summary(card: Card) -> str:
     )
 
 
-def _use(card: Card, repo: str) -> str:
-    caution = (
-        "\n\nPlain timm and transformers get the same network in a form that timm knows: every pixel is repeated 4 x 4 "
-        f"times, and the first layers undo that. It is exact for images of {card.image_size} x {card.image_size} "
-        "pixels: resize larger ones to that size first (bicubic). It is for evaluation only: in training mode the "
-        "layers that undo the repetition would normalise. To fine-tune, load it with `zoo.load`."
-    )
-    return f"""With contrastive-zoo, which checks every file's sha256:
-
-```python
-import zoo
-
-encoder = zoo.load("hf://{repo}")
-print(encoder.embed(["cat.png"]).shape)  # (1, {card.dim})
-```
-
-With timm alone:
-
-```python
-import timm
-import torch
-from PIL import Image
-
-model = timm.create_model("hf-hub:{repo}", pretrained=True).eval()
-transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
-with torch.inference_mode():
-    print(model(transform(Image.open("cat.png").convert("RGB"))[None]).shape)  # (1, {card.dim})
-```
-
-With transformers:
-
-```python
-import torch
-from PIL import Image
-from transformers import AutoImageProcessor, AutoModel
-
-processor = AutoImageProcessor.from_pretrained("{repo}")
-model = AutoModel.from_pretrained("{repo}").eval()
-with torch.inference_mode():
-    print(model(**processor(Image.open("cat.png").convert("RGB"), return_tensors="pt")).pooler_output.shape)
-```{caution if small_stem(card) else ""}"""
-
-
 def _preprocessing(card: Card) -> str:
     plain = timm_config(card)["pretrained_cfg"]
     share = "" if card.crop == 1 else f" of {card.crop:.1%} of it"
     return (
         f"The central square{share} is resized to {card.image_size} x {card.image_size} pixels (bicubic, antialiased), "
         f"scaled to [0, 1], then normalised by mean {list(card.mean)} and standard deviation {list(card.std)}. "
-        f"`config.json` says the same to timm: input {plain['input_size']}, {plain['interpolation']}, crop "
-        f"{plain['crop_pct']}, {plain['crop_mode']}."
+        "Transparent pixels show white. The functions above do exactly that for opaque images; the transform that "
+        f"timm makes of `config.json` (input {plain['input_size']}, {plain['interpolation']}, crop "
+        f"{plain['crop_pct']}, {plain['crop_mode']}) "
+        + (
+            "repeats pixels and does not resize: it is exact for images of the size above alone."
+            if small_stem(card)
+            else "rounds the crop to whole pixels, which changes photographs a little."
+        )
     )
 
 

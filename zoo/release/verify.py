@@ -31,12 +31,16 @@ def golden_pictures(size: int) -> np.ndarray:
 
 
 def framed(pixels: np.ndarray, crop: float) -> np.ndarray:
-    """(n, H, H, 3): pictures whose central crop is `pixels` (n, S, S, 3), grey around them. Nothing is resampled if
-    H = S / crop is an integer as even as S.
-    """
+    """(n, H, H, 3): pictures whose central crop is `pixels` (n, S, S, 3), grey around them; see `frames_exactly`."""
     side = pixels.shape[1]
     around = round(side * (1 / crop - 1) / 2)
     return np.pad(pixels, ((0, 0), (around, around), (around, around), (0, 0)), constant_values=128)
+
+
+def frames_exactly(side: int, crop: float) -> bool:
+    """Whether the central crop of a framed picture is its pixels unresampled: side / crop is whole, the frame even."""
+    whole = round(side / crop)
+    return abs(side / crop - whole) < 1e-6 and (whole - side) % 2 == 0
 
 
 def write_golden(encoder: Encoder, path: Path) -> np.ndarray:
