@@ -7,8 +7,15 @@ and 32 MiB of those would hold up all other requests for seconds.
 from email import message_from_string
 from email.message import Message
 
+from starlette.datastructures import Headers
+
 from serve.limits import MAX_HEAD, MAX_IMAGES
 from serve.refusal import Refused
+
+
+def content_type(headers: Headers) -> str:
+    """The media type of a body, without parameters; empty if there is none."""
+    return headers.get("content-type", "").split(";")[0].strip().lower()
 
 
 def files_of(body: bytes, content_type: str) -> list[bytes]:

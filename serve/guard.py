@@ -16,24 +16,19 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve import metrics
+from serve.endpoints import HEALTH, Endpoint, endpoint_of
+from serve.form import content_type
 from serve.limits import MAX_BODY, MAX_BUFFERED, MAX_COMMAS, MAX_REQUESTS, TIMEOUT
 from serve.log import logger
 from serve.refusal import Refused, error_of
 
 NATIVE = "/embed"  # BentoML's own endpoint; it would read a form's text parts as URLs to download
-HEALTH = {"/livez", "/readyz", "/healthz"}
-OPEN = HEALTH | {"/", "/page.js", "/page.css", "/docs", "/openapi.json"}  # the same on every server: no key needed
-MODEL = "/v1/models/{name}"
-METHODS = dict.fromkeys(OPEN | {"/metrics", "/schema.json", "/v1/models", MODEL, "/v1/indexes"}, "GET, HEAD")
-METHODS |= dict.fromkeys([NATIVE, "/v1/embed", "/v1/embeddings", "/v1/similarity", "/v1/search"], "POST")
 PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:"
 
 
-def route_of(path: str) -> str:
-    """The path as metrics and logs call it: one of a bounded set, `other` for all that this server does not have."""
-    if path in METHODS:
-        return path
-    return MODEL if path.startswith("/v1/models/") else "other"
+def route_of(endpoint: Endpoint | None) -> str:
+    """What metrics and logs call the path of a request: one of a bounded set, `other` for what is not served."""
+    return endpoint.path if endpoint else "other"
 
 
 @final
@@ -61,22 +56,23 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, route = perf_counter(), route_of(scope["path"])
-        reply = _Reply(send, Headers(scope=scope).get("x-request-id", ""), route)
-        await self._answer(scope, receive, reply, route)
+        start, endpoint = perf_counter(), endpoint_of(scope["path"])
+        route = route_of(endpoint)
+        reply = _Reply(send, Headers(scope=scope).get("x-request-id", ""), endpoint)
+        await self._answer(scope, receive, reply, endpoint)
         seconds = perf_counter() - start
         metrics.requests.labels(route, reply.status).inc()
         metrics.request_seconds.labels(route).observe(seconds)
         if route not in HEALTH:
             logger.info("request", extra={"fields": reply.fields() | {"route": route, "seconds": round(seconds, 4)}})
 
-    async def _answer(self, scope: Scope, receive: Receive, reply: "_Reply", route: str) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, reply: "_Reply", endpoint: Endpoint | None) -> None:
         """Answer one request, whatever happens."""
         body = bytearray()
         try:
             async with asyncio.timeout(self._timeout):
-                self._check_door(scope, route)
-                with nullcontext() if route in OPEN else self._turn(scope):
+                self._check_door(scope, endpoint)
+                with nullcontext() if endpoint and endpoint.public else self._turn(scope):
                     await self._read(receive, body)
                     _check_json(Headers(scope=scope), body)
                     await self._app(scope, _replay(bytes(body), receive), reply)
@@ -90,19 +86,19 @@ class Guard:
         finally:
             self._buffered -= len(body)
 
-    def _check_door(self, scope: Scope, route: str) -> None:
-        """Raises Refused for what can be told before the body arrives."""
+    def _check_door(self, scope: Scope, endpoint: Endpoint | None) -> None:
+        """Raises Refused for faults that are known before the body arrives."""
         headers = Headers(scope=scope)
-        if route == "other":
+        if endpoint is None:
             raise Refused(404, f"no {scope['path'][:100]!r} here; /docs shows what there is")
-        if self._keys and route not in OPEN and not self._key(headers):
+        if self._keys and not endpoint.public and not self._key(headers):
             raise Refused(401, "send the header `Authorization: Bearer KEY` with a key of this server")
-        if scope["method"] not in METHODS[route].split(", "):
-            raise Refused(405, f"{scope['method'][:20]} is not for {route}, which takes {METHODS[route]}")
+        if scope["method"] not in endpoint.methods.split(", "):
+            raise Refused(405, f"{scope['method'][:20]} is not for {endpoint.path}, which takes {endpoint.methods}")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 12 or int(length) > MAX_BODY:
             raise _too_long()
-        if route == NATIVE and (kind := content_type(headers)) != "application/json":
+        if endpoint.path == NATIVE and (kind := content_type(headers)) != "application/json":
             raise Refused(415, f"content type {kind!r}; {NATIVE} reads application/json, /v1/embed images and forms")
 
     def _key(self, headers: Headers) -> bytes:
@@ -145,11 +141,11 @@ class Guard:
 class _Reply:
     """`send` of one request: adds the request id, and brings every error body into the one shape."""
 
-    def __init__(self, send: Send, request_id: str, route: str) -> None:
+    def __init__(self, send: Send, request_id: str, endpoint: Endpoint | None) -> None:
         self.request_id = request_id if re.fullmatch(r"[\w.-]{1,64}", request_id, re.ASCII) else uuid.uuid4().hex
         self.status = 0  # of the answer, 0 before there is one
         self._send = send
-        self._route = route
+        self._endpoint = endpoint
         self._code: str | None = None
         self._held = 0  # the status of an error whose body is still being collected
         self._body = b""
@@ -186,16 +182,11 @@ class _Reply:
         headers = {"content-type": "application/json", "content-length": str(len(content))}
         headers |= {"x-request-id": self.request_id} | ({"retry-after": "1"} if status in (429, 503) else {})
         headers |= {"www-authenticate": "Bearer"} if status == 401 else {}
-        headers |= {"allow": METHODS[self._route]} if status == 405 else {}
+        headers |= {"allow": self._endpoint.methods} if self._endpoint and status == 405 else {}
         headers |= {"connection": "close"} if status in (413, 504) else {}  # more of the body may be on its way
         raw = [(key.encode(), value.encode()) for key, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
         await self._send({"type": "http.response.body", "body": content})
-
-
-def content_type(headers: Headers) -> str:
-    """The media type of a body, without parameters; empty if none is told."""
-    return headers.get("content-type", "").split(";")[0].strip().lower()
 
 
 def _check_json(headers: Headers, body: bytearray) -> None:

@@ -10,25 +10,23 @@ import gc
 import os
 import signal
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")  # read once, when BentoML first reports usage
 
 import bentoml
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from starlette.responses import JSONResponse
 
 from serve.answers import finished, plain
+from serve.app import make_app
 from serve.engine import Engine
 from serve.guard import Guard
-from serve.limits import MAX_IMAGES, TIMEOUT
+from serve.limits import TIMEOUT
 from serve.log import start_log
-from serve.messages import ModelName
+from serve.messages import NativeAnswer, NativeRequest
 from serve.refusal import Refused
-from serve.routes import routes
 from serve.search import Indexes, index_paths_from_environment
 from serve.session import Session, models_from_environment
-from serve.site import site
 from zoo.errors import ZooError
 from zoo.processes import parent_gone
 
@@ -36,22 +34,8 @@ engine = Engine()  # the mounted app needs it before BentoML makes a service; a 
 indexes = Indexes()
 
 
-class Images(bentoml.IODescriptor):
-    """The body of `POST /embed`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    images: list[str] = Field(description=f"1 to {MAX_IMAGES} JPEG, PNG or WebP files, each as base64 text")
-    normalize: Annotated[StrictBool, Field(description="scale every embedding to unit L2 norm")] = False
-    model: ModelName = ""
-
-
-class Answer(BaseModel):
-    """The answer of `POST /embed`."""
-
-    model: str
-    dim: int
-    embeddings: list[list[float]]
+class Images(NativeRequest, bentoml.IODescriptor):
+    """The body of `POST /embed`, for BentoML."""
 
 
 @bentoml.service(
@@ -60,8 +44,7 @@ class Answer(BaseModel):
     metrics={"enabled": False},  # BentoML's have a series for every path that anybody ever asked for
     logging={"access": {"enabled": False}},  # the guard's log has the request ids
 )
-@bentoml.asgi_app(site({"Images": Images, "Answer": Answer}), path="/")
-@bentoml.asgi_app(routes(engine, indexes), path="/v1")
+@bentoml.asgi_app(make_app(engine, indexes), path="/")
 class Embeddings:
     """Embeddings of images."""
 
@@ -95,12 +78,12 @@ class Embeddings:
     async def __is_alive__(self) -> bool:
         return engine.alive
 
-    @bentoml.api(input_spec=Images, output_spec=Answer)
+    @bentoml.api(input_spec=Images, output_spec=NativeAnswer)
     async def embed(self, images: list[str], normalize: bool = False, model: str = "") -> Any:
         """Embeddings of base64 images, one row of `dim` numbers each, in the order of the images."""
         try:
             embedded = await engine.embed(images, model=model)
-            return Answer(**plain(finished(embedded, normalize=normalize, dimensions=None)))
+            return NativeAnswer(**plain(finished(embedded, normalize=normalize, dimensions=None)))
         except Refused as refusal:  # BentoML would hide the reason and say 500
             return JSONResponse({"error": refusal.error}, refusal.status)
 

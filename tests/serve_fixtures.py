@@ -18,14 +18,13 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from serve.app import make_app
 from serve.engine import Engine
 from serve.export import export
 from serve.guard import Guard
 from serve.index import build
-from serve.routes import routes
 from serve.search import Indexes
 from serve.session import Session
-from serve.site import site
 from zoo.hub.load import load_encoder
 from zoo.model.encoder import Encoder
 
@@ -98,8 +97,7 @@ def live(exported: Path, other_exported: Path, indexed: tuple[Path, Path]) -> It
         yield
         await engine.stop()
 
-    mounts = [Mount("/v1", routes(engine, indexes)), Mount("/", site({}))]
-    app = Starlette(routes=mounts, lifespan=lifespan, middleware=[Middleware(Guard)])
+    app = Starlette(routes=[Mount("/", make_app(engine, indexes))], lifespan=lifespan, middleware=[Middleware(Guard)])
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, lifespan="on"))
     thread = threading.Thread(target=server.run)

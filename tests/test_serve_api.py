@@ -13,13 +13,12 @@ import openai
 import pytest
 from serve_http import JSON, PNG, TOLERANCE, files, refused, text
 from serve_model import NAME, OTHER, gap, png
-from starlette.applications import Starlette
-from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from serve.app import make_app
+from serve.endpoints import ENDPOINTS, Endpoint
 from serve.engine import Engine
-from serve.guard import METHODS, MODEL, OPEN, Guard
-from serve.routes import routes
+from serve.guard import Guard
 from serve.search import Indexes
 from zoo.model.embedding import unit_rows
 from zoo.model.encoder import Encoder
@@ -202,8 +201,7 @@ def test_metrics_count_images_and_routes_and_no_path_of_a_visitor(client: TestCl
 @pytest.fixture(scope="module")
 def guarded() -> TestClient:
     """The routes behind keys, no model loaded: the door stands before the models."""
-    app = Starlette(routes=[Mount("/v1", routes(Engine(), Indexes()))])
-    return TestClient(app=Guard(app, keys="first, second, schlüssel"))  # type: ignore[arg-type]
+    return TestClient(app=Guard(make_app(Engine(), Indexes()), keys="first, second, schlüssel"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +209,9 @@ def guarded() -> TestClient:
 )
 def test_without_a_key_every_keyed_path_is_a_401(guarded: TestClient, header: str | None) -> None:
     headers = {} if header is None else {"authorization": header}
-    for path in (METHODS.keys() - OPEN - {MODEL}) | {"/v1/models/x"}:
+    keyed = [endpoint.path.format(name="x") for endpoint in ENDPOINTS if not endpoint.public]
+    assert {"/v1/embed", "/v1/models/x", "/embed", "/metrics"} <= set(keyed)
+    for path in keyed:
         response = guarded.post(path, headers=headers)
         assert response.headers["www-authenticate"] == "Bearer"
         refused(response, 401, "unauthorized", says="Authorization: Bearer KEY")
@@ -225,9 +225,8 @@ def test_any_of_the_keys_opens_and_health_needs_none(guarded: TestClient) -> Non
 
 def test_our_document_covers_every_route_and_its_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
     spec = client.get("/openapi.json").json()
-    assert spec["paths"].keys() == METHODS.keys() - OPEN - {"/metrics", "/schema.json"}
-    for path, operations in spec["paths"].items():
-        assert {"get": "GET, HEAD", "post": "POST"}[min(operations)] == METHODS[path]
+    shown = {each.path for each in ENDPOINTS if not each.public} - {"/metrics", "/schema.json"}
+    assert spec["paths"].keys() == shown
     page = client.get("/docs")
     assert page.headers["content-security-policy"].startswith("default-src 'none';")
     assert "<meta name=viewport" in page.text  # else a telephone shows it four times smaller
@@ -241,16 +240,29 @@ def test_our_document_covers_every_route_and_its_page_loads_nothing_from_elsewhe
         refused(client.get(path), 404, "not_found")
 
 
-@pytest.mark.parametrize("route", sorted(METHODS))
-def test_every_path_takes_its_methods_and_names_them_when_asked_with_another(client: TestClient, route: str) -> None:
-    path = route.format(name=NAME)
-    for method in METHODS[route].split(", "):
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.path)
+def test_every_path_takes_its_methods_and_names_them_when_asked_with_another(
+    client: TestClient, endpoint: Endpoint
+) -> None:
+    path, methods = endpoint.path.format(name=NAME), {"GET": "GET, HEAD", "POST": "POST"}[endpoint.method]
+    for method in methods.split(", "):
         assert client.request(method, path).status_code == (200 if method != "POST" else 415)
     for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
-        if method not in METHODS[route]:
+        if method not in methods:
             response = client.request(method, path)
-            assert response.headers["allow"] == METHODS[route]
-            refused(response, 405, "method_not_allowed", says=f"{method} is not for {route}, which takes")
+            assert response.headers["allow"] == methods
+            refused(response, 405, "method_not_allowed", says=f"{method} is not for {endpoint.path}, which takes")
+
+
+def test_a_model_without_a_name_is_no_model(client: TestClient) -> None:
+    refused(client.get("/v1/models/"), 404, "not_found", says="/docs")
+
+
+def test_a_repeated_query_parameter_is_refused(client: TestClient) -> None:
+    for query in (f"model={NAME}&model={OTHER}", "normalize=true&normalize=true", "dtype=float16&x=1&dtype=float32"):
+        response = client.post(f"/v1/embed?{query}", content=png(), headers=PNG)
+        error = refused(response, 400, "invalid_request", says="sent more than once")
+        assert error["param"] == query.split("=")[0]
 
 
 def test_the_document_is_valid_openapi(client: TestClient) -> None:

@@ -23,12 +23,12 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from serve.app import make_app
 from serve.engine import Embedded, Engine
 from serve.guard import Guard
 from serve.limits import MAX_QUEUE
 from serve.log import logger
 from serve.refusal import Refused
-from serve.routes import routes
 from serve.search import Indexes
 from serve.session import Session
 from zoo.model.encoder import Encoder
@@ -178,9 +178,8 @@ def small_app(exported: Path) -> Callable[..., tuple[Starlette, Engine]]:
             await engine.stop()
 
         guard = Middleware(Guard, **options)
-        return Starlette(
-            routes=[Mount("/v1", routes(engine, Indexes()))], lifespan=lifespan, middleware=[guard]
-        ), engine
+        mount = Mount("/", make_app(engine, Indexes()))
+        return Starlette(routes=[mount], lifespan=lifespan, middleware=[guard]), engine
 
     return make
 
