@@ -34,14 +34,14 @@ def reproduce(name: str = CHEAPEST, *, data: Path | None = None, out: Path = Pat
     data: as for training; by default the Hub's copy. out: a folder; called again, it goes on where it stopped.
     Raises CorruptFile if no such checkpoint is there.
     """
-    shipped, folder = read_card(store.INSIDE / name), out / name
+    shipped, folder = read_card(store.BUNDLED / name), out / name
     launcher = ["accelerate", "launch", "--num_processes=1", "--num_machines=1", "--num_cpu_threads_per_process=1"]
     launcher += ["--dynamo_backend=no", f"--mixed_precision={shipped.training['precision']}"]
     run(*launcher, "train/pretrain.py", name, "--out", str(folder), *(["--data", str(data)] if data else []))
     where = f"{shipped.dataset}={data}" if data else shipped.dataset
     run("python", "-m", "eval.score", str(folder), "--data", where, "--protocol", PROTOCOL, "--out", str(out / "eval"))
     print(beside(shipped, read_card(folder)))
-    same = equal_weights(folder, store.INSIDE / name)
+    same = equal_weights(folder, store.BUNDLED / name)
     print(f"\nweights, rounded to float16: {'the same, bit for bit' if same else 'others than those of the package'}")
 
 

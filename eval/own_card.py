@@ -16,7 +16,7 @@ def is_ours(model: str | Path, folder: Path) -> bool:
     Not into one that came with the package or from the Hub: those are the installation's and the publisher's. Whoever
     gives such a folder by its path means it. Nor into one that we may not write.
     """
-    brought = folder.parent == store.INSIDE or folder.is_relative_to(zoo_home() / "hub")
+    brought = folder.parent == store.BUNDLED or folder.is_relative_to(zoo_home() / "hub")
     return (Path(model) == folder or not brought) and writable(folder)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from eval.tables import markdown
 from zoo.errors import BadData, ZooError
 from zoo.files import write_bytes
-from zoo.hub.store import CARD, INSIDE, read_card
+from zoo.hub.store import BUNDLED, CARD, read_card
 from zoo.model.card import Card
 
 START, END = "<!-- python -m eval.scoreboard README.md -->", "<!-- end -->"
@@ -19,7 +19,7 @@ START, END = "<!-- python -m eval.scoreboard README.md -->", "<!-- end -->"
 
 def cards_inside() -> list[Card]:
     """The cards of the models inside the package, by name."""
-    return [read_card(path.parent) for path in sorted(INSIDE.glob(f"*/{CARD}"))]
+    return [read_card(path.parent) for path in sorted(BUNDLED.glob(f"*/{CARD}"))]
 
 
 def scoreboard(cards: Iterable[Card]) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 import tyro
 
 from zoo.errors import NotInstalled, ZooError
-from zoo.hub.resolve import variants
-from zoo.hub.store import CARD, onnx_file, own_folder
+from zoo.hub.resolve import folder_at_hand
+from zoo.hub.store import CARD, onnx_file
 
 LOOPBACK = "127.0.0.1"
 FILES = 10_240  # open files of a worker, most of them connections; the most that macOS gives
@@ -92,7 +92,7 @@ def check_address(host: str, port: int) -> None:
 def without_onnx(models: tuple[str, ...]) -> list[str]:
     """Names whose weights come with the package, which holds no ONNX file, and that have none in `$ZOO_HOME` yet."""
     names = [model for model in models if os.sep not in model and not Path(model, CARD).is_file()]
-    found = {name: own_folder(name) or next(map(own_folder, variants(name, {})), None) for name in names}
+    found = {name: folder_at_hand(name) for name in names}
     return [name for name, at in found.items() if at and onnx_file(at).parent != at and not onnx_file(at).is_file()]
 
 

@@ -19,7 +19,7 @@ from eval.detector import detector
 from eval.scenes import read_lists
 from zoo.errors import BadData, BadImage
 from zoo.hub.load import load_encoder
-from zoo.hub.store import INSIDE, read_card
+from zoo.hub.store import BUNDLED, read_card
 from zoo.images.voc import class_names, read_voc
 from zoo.model.encoder import save_encoder
 
@@ -236,7 +236,7 @@ def test_trainings_are_kept_and_the_same_command_trains_only_those_that_are_miss
     shown = capsys.readouterr().out
     assert len(first) == 6
     row = first[TRAINED, 1, 0.02, "AP50"]
-    card = read_card(INSIDE / TRAINED)
+    card = read_card(BUNDLED / TRAINED)
     assert (row["weights_sha256"], row["n_train"], row["n_test"]) == (card.weights.sha256, 2, 1)
     assert [row[flag] for flag in ("neck", "steps", "batch_size", "sides", "regions")] == ["c4", 1, 2, [16], 8]
     assert row["data_sha256"] == list(read_lists(folder, "train", "test").sha256)
@@ -252,7 +252,7 @@ def test_trainings_are_kept_and_the_same_command_trains_only_those_that_are_miss
     assert capsys.readouterr().out == shown
     assert kept.stat().st_mtime_ns == time
 
-    both = compared(monkeypatch, folder, [TRAINED, str(INSIDE / TRAINED)], "--rate", "0.01")  # two names of one model
+    both = compared(monkeypatch, folder, [TRAINED, str(BUNDLED / TRAINED)], "--rate", "0.01")  # two names of one model
     assert len(both) == 9
     assert both[TRAINED, 0, 0.01, "AP"]["protocol"] != both[TRAINED, 0, 0.02, "AP"]["protocol"]
     tables = (folder.parent / "out/results.md").read_text()
@@ -260,11 +260,11 @@ def test_trainings_are_kept_and_the_same_command_trains_only_those_that_are_miss
 
 
 def test_a_training_that_diverges_is_told_and_counted_while_the_others_go_on(folder, monkeypatch, capsys):
-    encoder = load_encoder(INSIDE / TRAINED)
+    encoder = load_encoder(BUNDLED / TRAINED)
     with torch.no_grad():
         encoder.backbone.layer4[1].bn2.weight.fill_(3e38)
     run = folder.parent / "run"
-    save_encoder(encoder, run, replace(read_card(INSIDE / TRAINED), name="simco-r18-cifar100", weights=None))
+    save_encoder(encoder, run, replace(read_card(BUNDLED / TRAINED), name="simco-r18-cifar100", weights=None))
     with pytest.raises(SystemExit, match=r"error: 1 of 2 trainings diverged, and are in no mean; a lower --rate"):
         compared(monkeypatch, folder, [str(run), UNTRAINED])
     lines = capsys.readouterr().out.splitlines()

@@ -340,7 +340,7 @@ def test_results_and_a_training_that_saves_wait_for_each_other(encoder, card, ti
 def test_a_model_inside_the_package_keeps_its_card_unless_its_folder_is_given(tiny_run, tmp_path, monkeypatch, capsys):
     inside = tmp_path / "weights" / "simco-r20-digits"
     shutil.copytree(tiny_run, inside)
-    monkeypatch.setattr("zoo.hub.store.INSIDE", inside.parent)
+    monkeypatch.setattr("zoo.hub.store.BUNDLED", inside.parent)
     before = (inside / "card.json").read_bytes()
     monkeypatch.setattr(sys, "argv", ["eval.score", inside.name, "--max-train", "60", "--max-test", "30"])
     main()

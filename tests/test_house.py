@@ -37,6 +37,8 @@ FLOOR_0 = (
     "model.embedding",
     "hub.store",
     "hub.resolve",
+    "hub.spelling",
+    "hub.versions",
     "hub.checkpoint_sources",
     "cli.listing",
 )

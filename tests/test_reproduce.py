@@ -11,7 +11,7 @@ from reproduce import beside, equal_weights, reproduce
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from zoo.errors import CorruptFile, NoWeights
-from zoo.hub.store import INSIDE, WEIGHTS, read_card
+from zoo.hub.store import BUNDLED, WEIGHTS, read_card
 from zoo.model.card import Card
 from zoo.model.encoder import Encoder, save_encoder
 from zoo.release.bundle import keep_inside
@@ -20,7 +20,7 @@ from zoo.release.bundle import keep_inside
 @pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty `zoo/weights` of its own."""
-    monkeypatch.setattr("zoo.hub.store.INSIDE", tmp_path / "weights")
+    monkeypatch.setattr("zoo.hub.store.BUNDLED", tmp_path / "weights")
     return tmp_path / "weights"
 
 
@@ -37,7 +37,7 @@ def test_weights_are_the_same_or_not_as_they_were_before_rounding(
 
 
 def test_the_row_of_the_package_and_the_new_one_stand_in_one_table_without_other_data_sets():
-    shipped = read_card(INSIDE / "simco-r20-cifar100")
+    shipped = read_card(BUNDLED / "simco-r20-cifar100")
     row = next(row for row in shipped.results if row["key"].startswith("knn/cifar100/simco"))
     text = beside(shipped, replace(shipped, results=(row | {"value": 0.25},)))
     assert "| simco-r20-cifar100 | 64 | 32.37 [" in text

@@ -315,7 +315,7 @@ def test_weights_that_find_no_room_are_told_and_leave_nothing(
     tiny_run: Path, tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ):
     """Whoever writes safetensors; their library has a class of its own for a full disk."""
-    monkeypatch.setattr("zoo.hub.store.INSIDE", tmp_path / "weights")
+    monkeypatch.setattr("zoo.hub.store.BUNDLED", tmp_path / "weights")
     build_release(tiny_run, REPO)
     before = {path.name for path in tiny_run.rglob("*")}
     card = read_card(tiny_run)

@@ -130,15 +130,6 @@ def test_a_kept_model_comes_before_the_hub_and_a_path_before_both(
     assert hub.log == []
 
 
-def test_weights_inside_the_package_come_before_kept_ones(
-    entry: Card, hub: LoopbackHub, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    keep(run)
-    monkeypatch.setattr("zoo.hub.store.INSIDE", tmp_path / "runs")
-    assert locate(NAME) == run
-    assert hub.log == []
-
-
 def test_another_commit_in_the_catalogue_is_another_folder(
     entry: Card, run: Path, hub, monkeypatch: pytest.MonkeyPatch
 ):

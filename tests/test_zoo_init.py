@@ -76,7 +76,7 @@ def test_a_missing_extra_says_how_to_install_it():
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
-    words = f"{sys.executable} -m zoo.cli info simco-r18-cifar100 | head -1; exit ${{PIPESTATUS[0]}}"
+    words = f"{sys.executable} -m zoo.cli info simco-r18-cifar100-cpu | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
 

@@ -1,5 +1,6 @@
 """Weights that come with the package: half the size, the same features, under their own name and the bare one."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from serve.export import export
 from serve.launch import without_onnx
 from serve.session import open_model
 from zoo.cli.main import main
-from zoo.errors import NoWeights, ZooError
+from zoo.errors import NoWeights, VariantWarning, ZooError
 from zoo.hub.resolve import locate
 from zoo.hub.store import CARD, GOLDEN, ONNX, WEIGHTS, keep
 from zoo.model.card import Card
@@ -27,7 +28,7 @@ NAME = "simco-r20-digits-cpu"
 @pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty `zoo/weights` of its own."""
-    monkeypatch.setattr("zoo.hub.store.INSIDE", tmp_path / "weights")
+    monkeypatch.setattr("zoo.hub.store.BUNDLED", tmp_path / "weights")
     return tmp_path / "weights"
 
 
@@ -89,6 +90,7 @@ def test_a_second_time_wants_force(run: Path, inside: Path):
     assert keep_inside(run, force=True)[0] == inside / NAME
 
 
+@pytest.mark.filterwarnings("ignore::zoo.errors.VariantWarning")
 def test_the_onnx_file_of_a_model_inside_is_wanted_in_the_home(run: Path, inside: Path, home: Path):
     keep_inside(run)
     file = home / "onnx" / NAME / ONNX
@@ -102,6 +104,7 @@ def test_the_onnx_file_of_a_model_inside_is_wanted_in_the_home(run: Path, inside
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::zoo.errors.VariantWarning")
 def test_the_onnx_file_of_a_model_inside_is_made_on_demand_served_and_verified(run: Path, inside: Path, home: Path):
     keep_inside(run)
     with pytest.raises(
@@ -121,8 +124,28 @@ def test_a_bare_name_without_weights_loads_its_one_variant_and_the_card_says_so(
     with pytest.raises(NoWeights, match="not published yet"):
         zoo.load("simco-r20-digits")
     keep_inside(run)
-    assert zoo.load("simco-r20-digits").card.name == NAME
-    assert zoo.info("simco-r20-digits").name == NAME
+    for find in (lambda: zoo.load("simco-r20-digits").card, lambda: zoo.info("simco-r20-digits")):
+        with pytest.warns(VariantWarning, match=f"^simco-r20-digits has no weights of its own: loading {NAME},"):
+            assert find().name == NAME
+
+
+def test_an_exact_name_is_never_answered_with_a_variant(run: Path, inside: Path):
+    keep_inside(run)
+    with pytest.raises(NoWeights, match=f"its variant has: load {NAME}$"):
+        zoo.load("simco-r20-digits", exact=True)
+    assert zoo.load(NAME, exact=True).card.name == NAME
+
+
+def test_the_command_line_says_in_one_line_which_variant_it_took(
+    run: Path, inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    keep_inside(run)
+    with warnings.catch_warnings(action="default"):
+        zoo_command("verify", "simco-r20-digits", monkeypatch=monkeypatch)
+    said = capsys.readouterr()
+    assert said.err.startswith(f"warning: simco-r20-digits has no weights of its own: loading {NAME}")
+    assert len(said.err.splitlines()) == 1
+    assert said.out.startswith("torch: equal")
 
 
 def test_weights_of_the_bare_name_come_before_those_of_a_variant(
@@ -138,7 +161,7 @@ def test_several_variants_must_be_told_apart(run: Path, inside: Path, encoder: E
     keep_inside(run)
     save_encoder(encoder, run, replace(card, name="simco-r20-digits-long", results=()))
     keep_inside(run)
-    with pytest.raises(NoWeights, match=rf"2 variants: load {NAME} or simco-r20-digits-long$"):
+    with pytest.raises(NoWeights, match=rf"2 variants have: load {NAME} or simco-r20-digits-long$"):
         locate("simco-r20-digits")
 
 

@@ -139,7 +139,9 @@ def test_a_name_of_the_catalogue_whose_run_lies_here_tells_its_folder(tmp_path: 
     (tmp_path / "runs" / card.name).mkdir(parents=True)
     (tmp_path / "runs" / card.name / CARD).write_text(card.to_json())
     said = in_a_copy_with_catalogue(tmp_path, [card], LOAD)
-    assert "A run of it lies here: use runs/simco-r20-digits, or `zoo keep runs/simco-r20-digits` first." in said
+    assert (
+        "A run of it is in this folder: use runs/simco-r20-digits, or `zoo keep runs/simco-r20-digits` first." in said
+    )
 
 
 def test_list_and_info_read_the_catalogue_and_the_kept_models(tmp_path: Path, run: Path, card: Card):

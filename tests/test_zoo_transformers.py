@@ -50,7 +50,7 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zoo.hub.store.INSIDE", tmp_path / "weights")
+    monkeypatch.setattr("zoo.hub.store.BUNDLED", tmp_path / "weights")
 
 
 STRIDED = {

@@ -51,16 +51,26 @@ def info(model: str | Path) -> Card:
     return known_card(model)
 
 
-def load(model: str | Path, *, device: str | torch.device = "cpu") -> Encoder:
-    """The encoder of a name, of a run folder, or of `hf://ORG/NAME[@REVISION]` or `timm/NAME` on the Hugging Face Hub.
+def load(model: str | Path, *, device: str | torch.device = "cpu", exact: bool = False) -> Encoder:
+    """The encoder of a model, in evaluation mode, preprocessing included; every file of it is verified.
 
-    Fetched if need be, every file verified, in evaluation mode, preprocessing inside. A name without weights of its own
-    gives its one variant that has some; `encoder.card.name` says which. Raises UnknownName (with the
-    nearest names), NoWeights (and how to get them), CorruptFile, Unreachable, AccessDenied, NotInstalled.
+    A name without weights of its own gives its one variant that has some, with a `VariantWarning`;
+    `encoder.card.name` says which model it is.
+
+    Args:
+        model: A name; `NAME@v1`, or `NAME@DIGEST` with the first digits of the weights' sha256, for weights that never
+            change; a run folder; `hf://ORG/NAME[@REVISION]` or `timm/NAME` on the Hugging Face Hub.
+        device: Where its tensors are placed.
+        exact: Refuse a variant's weights in place of the name's own.
+
+    Raises:
+        UnknownName: No such name; the message has the nearest ones.
+        NoWeights: No weights are at hand; the message says how to get them.
+        CorruptFile, Unreachable, AccessDenied, NotInstalled: As their names say.
     """
     from zoo.errors import needs
 
     with needs("core"):
         from zoo.hub.load import load_encoder
 
-    return load_encoder(model, device=device)
+    return load_encoder(model, device=device, exact=exact)

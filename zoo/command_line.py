@@ -3,11 +3,12 @@
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from zoo.errors import ZooError
+from zoo.errors import VariantWarning, ZooError
 
 
 @contextmanager
@@ -17,7 +18,7 @@ def in_one_line(then: str = "") -> Iterator[None]:
     then: what to do after Ctrl-C.
     """
     try:
-        with _clean_ends():
+        with _clean_ends(), _plain_warnings():
             yield
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -48,6 +49,22 @@ def _clean_ends() -> Iterator[None]:
     finally:
         for kind in ours:
             signal.signal(kind, signal.SIG_DFL)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """A warning that is meant for the user is one line, without the place in the code that it came from."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def showwarning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, VariantWarning):
+                print(f"warning: {message}", file=sys.stderr)
+            else:
+                show(message, category, *place, **more)
+
+        warnings.showwarning = showwarning
+        yield
 
 
 def _stop(kind: int, _frame: object) -> NoReturn:

@@ -54,6 +54,10 @@ class BadData(ZooError, ValueError):
     """A data set that does not hold what was asked of it."""
 
 
+class VariantWarning(UserWarning):
+    """A name without weights of its own was answered with those of its one variant."""
+
+
 @contextmanager
 def needs(extra: str, *, command: bool = False) -> Iterator[None]:
     """Imports in the block may want the packages of `extra`. Raises NotInstalled, which says how to get them.

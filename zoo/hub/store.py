@@ -18,15 +18,25 @@ ONNX = "model.onnx"
 INT8 = "model.int8.onnx"
 HEAD = "head.safetensors"  # projector and predictor
 GOLDEN = "golden.safetensors"  # pictures and the embeddings they must have
-INSIDE = Path(__file__).parents[1] / "weights"  # of the package
+BUNDLED = Path(__file__).parents[1] / "weights"  # of the package
 ADDRESSES = ("hf://", "timm/")
 
 
-def own_folder(name: str) -> Path | None:
-    """Where the weights of exactly this name lie: inside the package, or kept; else None."""
+def kept_folder(name: str) -> Path:
+    """Where `keep` puts the model of a name."""
+    return zoo_home() / "models" / name
+
+
+def candidates(name: str) -> list[Path]:
+    """The folders on this machine with a model of exactly this name: the kept one, then the bundled one."""
     plain = os.sep not in name and not name.startswith(".")  # no name leads out of the two folders
-    folders = (INSIDE / name, zoo_home() / "models" / name) if plain else ()
-    return next((folder for folder in folders if (folder / CARD).is_file()), None)
+    folders = (kept_folder(name), BUNDLED / name) if plain else ()
+    return [folder for folder in folders if (folder / CARD).is_file()]
+
+
+def own_folder(name: str) -> Path | None:
+    """The folder that a name loads from: the kept model before the bundled one, since somebody chose to keep it."""
+    return next(iter(candidates(name)), None)
 
 
 def named_card(folder: Path) -> Card:
@@ -44,7 +54,7 @@ def fetched_folder(repo: str, revision: str) -> Path:
 
 def onnx_file(folder: Path) -> Path:
     """Where the ONNX file of a model lies: beside the weights; of a model inside the package in `$ZOO_HOME/onnx`."""
-    return zoo_home() / "onnx" / folder.name / ONNX if folder.parent == INSIDE else folder / ONNX
+    return zoo_home() / "onnx" / folder.name / ONNX if folder.parent == BUNDLED else folder / ONNX
 
 
 def read_card(folder: Path) -> Card:
@@ -102,7 +112,7 @@ def keep(folder: Path, *, force: bool = False) -> Path:
     """
     card = read_own_card(folder)
     weights = checked_weights(folder, card)
-    target = zoo_home() / "models" / card.name
+    target = kept_folder(card.name)
     if target.exists() and not force:
         raise ZooError(f"{target} exists already; --force replaces it")
     with new_folder(target) as aside:

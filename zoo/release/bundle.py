@@ -17,7 +17,7 @@ from zoo.files import new_folder, write_bytes
 from zoo.hub import store
 from zoo.hub.load import load_encoder
 from zoo.hub.published import fingerprint
-from zoo.hub.store import CARD, GOLDEN, WEIGHTS, checked_weights, read_own_card
+from zoo.hub.store import CARD, GOLDEN, WEIGHTS, checked_weights, kept_folder, read_own_card
 from zoo.model.card import Card
 from zoo.model.tensors import write_tensors
 from zoo.model.timm_form import Tensors
@@ -33,7 +33,10 @@ def keep_inside(run: Path, *, force: bool = False) -> tuple[Path, float]:
     """
     card = read_own_card(run)
     tensors = rounded(load_file(checked_weights(run, card)))
-    target = store.INSIDE / card.name
+    target = store.BUNDLED / card.name
+    kept = kept_folder(card.name)
+    if (kept / CARD).is_file():
+        raise ZooError(f"{kept} is what {card.name} loads, which would hide the bundled weights. Remove it first")
     if target.exists() and not force:
         raise ZooError(f"{target} exists already; --force replaces it")
     with new_folder(target) as aside:
