@@ -10,7 +10,7 @@ COPY eval eval
 COPY train train
 RUN pip install --no-cache-dir ".[index]" && useradd --uid 10001 --no-create-home zoo && rm -rf /app/*
 USER 10001
-ENV PYTHONUNBUFFERED=1 BENTOML_HOME=/tmp/bentoml ZOO_HOME=/tmp/zoo BENTOML_DO_NOT_TRACK=True
+ENV PYTHONUNBUFFERED=1 BENTOML_HOME=/tmp/bentoml ZOO_HOME=/tmp/zoo BENTOML_DO_NOT_TRACK=True ORT_DISABLE_TELEMETRY=1
 WORKDIR /tmp
 EXPOSE 3000
 HEALTHCHECK --interval=10s --start-period=30s CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:3000/readyz', timeout=5)"]

@@ -15,8 +15,10 @@ from pathlib import Path
 import tyro
 
 from zoo.errors import NotInstalled, ZooError
+from zoo.files import make_folder, zoo_home
 from zoo.hub.resolve import folder_at_hand
 from zoo.hub.store import CARD, onnx_file
+from zoo.libraries import NO_REPORTS
 
 LOOPBACK = "127.0.0.1"
 FILES = 10_240  # open files of a worker, most of them connections; the most that macOS gives
@@ -43,9 +45,11 @@ def launch(
         raise NotInstalled('bentoml is not installed: pip install "contrastive-zoo[serve]"')
     check(models, index, host=host, workers=workers, keys=os.environ.get("ZOO_API_KEY", ""))
     check_address(host, port)
+    settings = environment(models, index, host=host, port=port, workers=workers)
+    check_home(Path(settings["BENTOML_HOME"]))
     for name in without_onnx(models):
         subprocess.run([sys.executable, "-m", "serve.export", name])  # where it fails, the server says what is missing
-    os.environ.update(environment(models, index, host=host, port=port, workers=workers))
+    os.environ.update(settings)
     open_more_files()
     command = [sys.executable, "-m", "bentoml", "serve", "serve.service:Embeddings"]
     sys.stdout.flush()
@@ -89,6 +93,19 @@ def check_address(host: str, port: int) -> None:
             ) from error
 
 
+def check_home(folder: Path) -> None:
+    """Make BentoML's folder. Raises ZooError with the variable to set: BentoML would end with a traceback."""
+    try:
+        make_folder(folder)
+    except ZooError as error:
+        cause = error.__cause__ or error
+        reason = getattr(cause, "strerror", None) or cause
+        raise ZooError(
+            f"the server needs a folder that it may write to, and {folder} cannot be made ({reason}). "
+            "Set ZOO_HOME, or BENTOML_HOME, to such a folder: ZOO_HOME=/tmp/zoo zoo serve ..."
+        ) from error
+
+
 def without_onnx(models: tuple[str, ...]) -> list[str]:
     """Names whose weights come with the package, which holds no ONNX file, and that have none in `$ZOO_HOME` yet."""
     names = [model for model in models if os.sep not in model and not Path(model, CARD).is_file()]
@@ -100,13 +117,13 @@ def environment(
     models: tuple[str, ...], index: tuple[str, ...], *, host: str, port: int, workers: int
 ) -> dict[str, str]:
     """What the server and its workers read."""
-    home = Path(os.environ.get("BENTOML_HOME") or "~/bentoml").expanduser()
+    home = Path(os.environ.get("BENTOML_HOME") or zoo_home() / "bentoml").expanduser()
     return {
         "ZOO_MODEL": ",".join(models),
         "ZOO_INDEX": ",".join(str(Path(path).resolve()) for path in index),
         # a folder of each server's own: BentoML empties that of the metrics as it starts, also under a running server
         "BENTOML_HOME": str(home / f"{host}-{port}".replace(":", ".")),
-        "BENTOML_DO_NOT_TRACK": "True",
+        **NO_REPORTS,
         "BENTOML_CONFIG_OPTIONS": f"services.Embeddings.workers={workers}",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",

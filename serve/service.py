@@ -12,8 +12,6 @@ import signal
 import sys
 from typing import Any
 
-os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")  # read once, when BentoML first reports usage
-
 import bentoml
 from starlette.responses import JSONResponse
 
