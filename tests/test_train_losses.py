@@ -225,6 +225,37 @@ def test_easy_anchors_keep_their_digits_in_float32():
     assert np.linalg.norm(gradient - exact_gradient) <= 1e-5 * np.linalg.norm(exact_gradient)
 
 
+@pytest.mark.parametrize("tau", [0.1, 0.025, 0.022, 0.02, 0.005, 0.001])
+def test_two_opposite_images_have_the_loss_and_gradient_of_the_limit_at_any_temperature_in_float32(tau):
+    """q = k = (1, 0), (-1, 0): W_beta = sigmoid(-2 / tau_beta), 0.1192, at tau_beta = 1; exp(-2 / tau_alpha) underflows."""
+    pair = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    loss = dual_temperature(pair, pair, intra_temperature=tau, inter_temperature=1.0)
+    ratio = math.log1p(math.exp(-2 / tau)) * (1 + math.exp(2 / tau)) if tau > 0.01 else 1.0
+    assert loss.item() == pytest.approx(ratio / (1 + math.exp(2)), rel=1e-6)
+    q = (pair + torch.tensor([[0.0, 0.1], [0.0, 0.1]])).requires_grad_()
+    dual_temperature(q, pair, intra_temperature=tau, inter_temperature=1.0).backward()
+    assert q.grad.isfinite().all()
+    assert q.grad.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("tau", [0.022, 0.01, 0.001])
+@pytest.mark.parametrize("inter", [1.0, 0.05, math.inf])
+def test_small_temperatures_have_the_gradient_of_float64_in_float32(tau, inter):
+    rng = np.random.default_rng(1)
+    q = rng.normal(size=(32, 16))
+    k, dictionary = q + 0.2 * rng.normal(size=q.shape), rng.normal(size=(24, 16))
+    taus = {"intra_temperature": tau, "inter_temperature": inter}
+
+    def two(q: torch.Tensor, k: torch.Tensor, vector: torch.Tensor, **taus: float) -> torch.Tensor:
+        return two_dictionaries(q, k, vector, vector.detach(), **taus)
+
+    for loss, rows in ((dual_temperature, (q, k)), (two, (q, k, dictionary))):
+        value, (gradient, *_) = grad_of(loss, *rows, dtype=torch.float32, **taus)
+        exact, (exact_gradient, *_) = grad_of(loss, *rows, **taus)
+        assert value == pytest.approx(exact, rel=1e-4)
+        assert np.linalg.norm(gradient - exact_gradient) <= 1e-3 * np.linalg.norm(exact_gradient)
+
+
 def test_autocast_does_not_reach_the_loss():
     q, k = torch.randn(16, 8, generator=torch.Generator().manual_seed(0)), torch.randn(16, 8)
     taus = {"intra_temperature": 0.1, "inter_temperature": 1.0}

@@ -156,8 +156,14 @@ def _margin(q: Tensor, k: Tensor, negatives: Tensor | None = None, *, temperatur
 
 
 def _weighted(alpha: Tensor, beta: Tensor) -> Tensor:
-    """-sg[W_beta / W_alpha] log p_+ of margins at two temperatures: W = sigmoid(margin), -log p_+ = softplus(alpha)."""
-    return (F.logsigmoid(beta) - F.logsigmoid(alpha)).exp().detach() * F.softplus(alpha)
+    """-sg[W_beta / W_alpha] log p_+ of margins at two temperatures, with W = sigmoid(margin), -log p_+ = softplus(alpha).
+
+    The gradient at alpha is W_beta, for softplus has the derivative W_alpha, which cancels. The value is W_beta times
+    softplus(alpha) / W_alpha, a ratio that is 1 to the last digit from -40 down, where both underflow.
+    """
+    weight = beta.sigmoid().detach()
+    margin = alpha.detach().clamp_min(-40)
+    return weight * (F.softplus(margin) / margin.sigmoid() + (alpha - alpha.detach()))
 
 
 def _log_sum_of_others(q: Tensor, k: Tensor, temperature: float) -> Tensor:
@@ -217,5 +223,4 @@ def dual_temperature_range(
     negatives, gap = batch_size - 1, batch_size / (batch_size - 1)
     taus = torch.tensor([intra_temperature, inter_temperature], dtype=torch.float64)
     alpha, beta = math.log(negatives) - gap / taus  # margins
-    floor = torch.where(alpha < -40, beta.sigmoid(), _weighted(alpha, beta))  # the limit, where W and log p_+ underflow
-    return math.log(batch_size), floor.item()
+    return math.log(batch_size), _weighted(alpha, beta).item()
