@@ -48,6 +48,20 @@ def map_sizes(network: nn.Module, side: int) -> dict[str, tuple[int, ...]]:
 # --- backbones --------------------------------------------------------------------------------------------------------
 
 
+def test_options_of_a_backbones_row_reach_the_network_whatever_its_stem_and_none_is_dropped(monkeypatch):
+    """Of a ResNet with a CIFAR stem, one without, and a transformer; a network that takes no options says so."""
+    for name, network, size in (("r18", "r18", 32), ("full", "r18", 32), ("vit", "vitt4", 32)):
+        row = BACKBONES[network]
+        options = {**row.options, "drop_rate": 0.25}
+        changed = replace(row, options=options, cifar_stem=row.cifar_stem and name != "full")
+        monkeypatch.setitem(BACKBONES, name, changed)
+        built = build_backbone(name, image_size=size)
+        assert (built.head_drop.p if name == "vit" else built.drop_rate) == 0.25, name
+    monkeypatch.setitem(BACKBONES, "tiny", replace(BACKBONES["r20"], options={"drop_rate": 0.25}))
+    with pytest.raises(TypeError, match="resnet20_cifar takes no options; got drop_rate"):
+        build_backbone("tiny", image_size=32)
+
+
 def test_resnet20_has_the_layers_and_parameters_of_he_et_al_table_6():
     """0.27 M parameters and 6n + 2 = 20 weighted layers; the classifier, 64 x 10 + 10 parameters, is not ours."""
     network = build_backbone("r20", image_size=32)

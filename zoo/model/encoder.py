@@ -38,7 +38,7 @@ def build_backbone(name: str, *, image_size: int, stem_padding: int = 1) -> nn.M
     if row.patch:
         return zoo.model.vit.transformer(row, image_size=image_size)
     if not row.cifar_stem:
-        return timm.create_model(row.architecture, num_classes=0)
+        return timm.create_model(row.architecture, num_classes=0, **row.options)
     # Residual branches start as in torchvision; the methods that start them at 0 do so themselves.
     network = timm.create_model(row.architecture, num_classes=0, zero_init_last=False, **row.options)
     return zoo.model.resnet.cifar_stem(network, padding=stem_padding) if image_size < SMALL_IMAGE else network

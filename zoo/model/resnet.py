@@ -63,8 +63,14 @@ def _stage(inside: int, outside: int, n: int) -> nn.Sequential:
 
 
 @register_model
-def resnet20_cifar(pretrained: bool = False, **_: object) -> CifarResNet:
-    """ResNet-20 for CIFAR: 0.27 M parameters (He et al. 2015, table 6). No pretrained weights exist in timm."""
+def resnet20_cifar(pretrained: bool = False, **options: object) -> CifarResNet:
+    """ResNet-20 for CIFAR: 0.27 M parameters (He et al. 2015, table 6). No pretrained weights exist in timm.
+
+    Raises TypeError for an option of `timm.create_model` that would change the network, as drop_rate.
+    """
     if pretrained:
         raise ValueError("resnet20_cifar has no pretrained weights in timm; zoo.load gives trained ones")
+    unused = options.keys() - {"num_classes", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"}
+    if unused:
+        raise TypeError(f"resnet20_cifar takes no options; got {', '.join(sorted(unused))}")
     return CifarResNet(n=3)
