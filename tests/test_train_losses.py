@@ -227,7 +227,7 @@ def test_easy_anchors_keep_their_digits_in_float32():
 
 @pytest.mark.parametrize("tau", [0.1, 0.025, 0.022, 0.02, 0.005, 0.001])
 def test_two_opposite_images_have_the_loss_and_gradient_of_the_limit_at_any_temperature_in_float32(tau):
-    """q = k = (1, 0), (-1, 0): W_beta = sigmoid(-2 / tau_beta), 0.1192, at tau_beta = 1; exp(-2 / tau_alpha) underflows."""
+    """q = k = (1, 0), (-1, 0): W_beta = sigmoid(-2 / tau_beta) = 0.1192, while exp(-2 / tau_alpha) underflows."""
     pair = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     loss = dual_temperature(pair, pair, intra_temperature=tau, inter_temperature=1.0)
     ratio = math.log1p(math.exp(-2 / tau)) * (1 + math.exp(2 / tau)) if tau > 0.01 else 1.0

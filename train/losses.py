@@ -156,7 +156,7 @@ def _margin(q: Tensor, k: Tensor, negatives: Tensor | None = None, *, temperatur
 
 
 def _weighted(alpha: Tensor, beta: Tensor) -> Tensor:
-    """-sg[W_beta / W_alpha] log p_+ of margins at two temperatures, with W = sigmoid(margin), -log p_+ = softplus(alpha).
+    """-sg[W_beta / W_alpha] log p_+ of margins at two temperatures: W = sigmoid(margin), -log p_+ = softplus(alpha).
 
     The gradient at alpha is W_beta, for softplus has the derivative W_alpha, which cancels. The value is W_beta times
     softplus(alpha) / W_alpha, a ratio that is 1 to the last digit from -40 down, where both underflow.
