@@ -2,16 +2,19 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from training_process import finish, free_port, recipe_of, start, text_of
 
 import zoo
@@ -176,17 +179,101 @@ def test_a_full_disk_is_an_error_that_loses_nothing(long_run, tmp_path):
     assert_same_state(run, long_run)
 
 
-def test_a_corrupt_newest_checkpoint_says_which_one_the_run_goes_on_from_and_it_does(tmp_path):
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    for folder in (whole, run):
-        pretrain(recipe_of("simco", epochs=3), out=folder, limit=64, knn_every=0)
+def flip(path: Path, place: int) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def make_a_folder_of(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE = {
+    "a bit of the last tensor": lambda path: flip(path, -100),
+    "a bit in the middle": lambda path: flip(path, path.stat().st_size // 2),
+    "a digit of the settings": lambda path: flip(path, path.read_bytes().index(b'weight_decay\\": ') + 18),
+    "the first byte": lambda path: flip(path, 0),
+    "the end is missing": lambda path: path.write_bytes(path.read_bytes()[:-1000]),
+    "nothing in it": lambda path: path.write_bytes(b""),
+    "a folder of that name": make_a_folder_of,
+}
+
+
+@pytest.fixture(scope="module")
+def three_epochs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pretrain(recipe_of("simco", epochs=3), out=tmp_path_factory.mktemp("three") / "run", limit=64, knn_every=0)
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_newest_checkpoint_is_reported_and_the_run_goes_on_from_the_one_before(
+    damage, three_epochs, tmp_path, capsys
+):
+    run = Path(shutil.copytree(three_epochs, tmp_path / "run"))
     before, newest = sorted((run / "checkpoints").iterdir())
-    newest.write_bytes(newest.read_bytes()[:-1000])
-    with pytest.raises(CorruptFile, match=rf"step-00000006.* Delete it: .* the one before, {before.name}"):
-        pretrain(recipe_of("simco", epochs=3), out=run, limit=64, knn_every=0)
-    newest.unlink()
+    damage(newest)
     pretrain(recipe_of("simco", epochs=3), out=run, limit=64, knn_every=0)
-    assert_same_state(run, whole)
+    told = capsys.readouterr().err
+    assert f"warning: {newest} " in told
+    assert f"goes on from the checkpoint before, {before.name}" in told
+    assert_same_state(run, three_epochs)
+    assert {path.name for path in (run / "checkpoints").iterdir()} >= {newest.name, f"damaged-1-{newest.name}"}
+
+
+def test_a_run_without_any_sound_checkpoint_does_not_start_anew_by_itself(three_epochs, tmp_path):
+    run = Path(shutil.copytree(three_epochs, tmp_path / "run"))
+    for path in (run / "checkpoints").iterdir():
+        flip(path, -1)
+    before = {path.name: sha256(path) for path in run.rglob("*.safetensors")}
+    with pytest.raises(CorruptFile, match=r"no checkpoint of the run can be read: .*step-00000006.*; .*step-0000000"):
+        pretrain(recipe_of("simco", epochs=3), out=run, limit=64, knn_every=0)
+    assert {path.name: sha256(path) for path in run.rglob("*.safetensors")} == before
+
+
+def test_a_checkpoint_of_a_version_that_wrote_no_digest_is_read(three_epochs, tmp_path):
+    path = last_checkpoint(three_epochs / "checkpoints")
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    old = tmp_path / path.name
+    save_file(load_file(path), old, metadata={"progress": metadata["progress"]})
+    assert metadata.keys() == {"progress", "sha256"}
+    assert read_progress(old) == read_progress(path)
+
+
+@pytest.mark.parametrize("name", ["card.json", "model.safetensors", "head.safetensors", "report.html"])
+def test_a_folder_where_a_run_will_write_a_file_ends_it_before_the_first_step(name, tmp_path):
+    (tmp_path / "run" / name).mkdir(parents=True)
+    with pytest.raises(ZooError, match=f"{name} is a folder, where a file is to be written. Give another --out"):
+        pretrain(recipe_of("simco"), out=tmp_path / "run", limit=64)
+    assert not list(tmp_path.rglob("step-*"))
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_a_file_where_the_checkpoints_belong_ends_a_run_before_the_first_step(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").write_text("mine")
+    with pytest.raises(ZooError, match=r"cannot keep a run in .*/run: .*checkpoints.*Give another --out"):
+        pretrain(recipe_of("simco"), out=tmp_path / "run", limit=64)
+    assert (tmp_path / "run" / "checkpoints").read_text() == "mine"
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_a_disk_that_is_too_full_for_a_checkpoint_ends_a_run_before_the_first_step_and_nothing_is_left(tmp_path):
+    run = tmp_path / "run"
+    assert finish(start("simco", run, largest_file=2**16)) == 1
+    assert text_of(run).splitlines()[-1].startswith(f"error: cannot write {run}/checkpoints/")
+    assert [path.name for path in run.iterdir() if path.name != ".lock"] == ["checkpoints"]
+    assert not list((run / "checkpoints").iterdir())
+
+
+def test_a_recipe_under_a_name_that_nobody_publishes_trains_and_its_card_claims_no_result(tmp_path):
+    recipe = replace(recipe_of("simco", epochs=1), name="simco-r20-digits-mine", expects="99 % (table 1)")
+    run = pretrain(recipe, out=tmp_path / "run", limit=64, knn_every=0)
+    card = zoo.load(run).card
+    assert card.name == "simco-r20-digits-mine"
+    assert card.expects == "none published with a recipe of another name"
 
 
 def test_a_finished_run_whose_weights_are_lost_writes_them_again(tmp_path):
@@ -202,16 +289,14 @@ def test_a_finished_run_whose_weights_are_lost_writes_them_again(tmp_path):
 
 
 def test_a_checkpoint_of_another_method_says_so(tmp_path, encoder):
-    from train.checkpoint import Progress, load_checkpoint, save_checkpoint
+    from train.checkpoint import Progress, read_checkpoint, restore, save_checkpoint
     from train.optim import make_optimizer
 
     made = [recipe_of(kind).method(encoder) for kind in ("queued", "simco")]
     optimizers = [make_optimizer("sgd", method, lr=0.1, momentum=0.9, weight_decay=0) for method in made]
     path = save_checkpoint(tmp_path, made[0], optimizers[0], Progress(1, 0, {}))
-    with pytest.raises(
-        CorruptFile, match=r"another method or version (?s:.*)none before it, so the run then starts anew"
-    ):
-        load_checkpoint(path, made[1], optimizers[1])
+    with pytest.raises(CorruptFile, match=r"another method or version (?s:.*)delete the folder to start anew"):
+        restore(read_checkpoint(path), made[1], optimizers[1])
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ COLLAPSED_STD = 0.01  # share of the spread of isotropic features; an untrained 
 COLLAPSED_RANK = 1.5
 SOLVED = 0.95  # pretext accuracy, [0, 1]
 FALLEN = 0.04  # of k-NN accuracy below its best, nearly 3 standard deviations where 2,000 images are held out
-WAY_OUT = (
-    "The checkpoints hold the last good state. Start again with a lower --learning-rate, a longer --warmup-epochs, "
-    "another --out"
-)
+
+
+class NotFinite(ZooError):
+    """A loss, a feature or a weight that is infinite or no number: the training has diverged."""
 
 
 def held_out(n: int) -> np.ndarray:
@@ -77,10 +77,10 @@ def spectrum(features: np.ndarray) -> Spectrum:
 
 
 def online_spectrum(encoder: Encoder, train: Split) -> Spectrum:
-    """The spectrum of at most 512 train images, always the same ones. Raises ZooError if one's features overflow."""
+    """The spectrum of at most 512 train images, always the same ones. Raises NotFinite."""
     features = encoder.embed_pixels(np.asarray(train.sample(SPECTRUM_OF).pixels))
     if not np.isfinite(features).all():
-        raise ZooError(f"the encoder's features are no longer finite. {WAY_OUT}")
+        raise NotFinite("the encoder's features are no longer finite")
     return spectrum(features)
 
 
@@ -170,7 +170,7 @@ def save_batch(folder: Path, view1: Tensor, view2: Tensor, step: int) -> Path:
 
 
 def check_finite(loss: Tensor, done: int, method: Method, view1: Tensor, view2: Tensor, folder: Path | None) -> None:
-    """Raises ZooError if the loss is not finite; names what broke and, given a folder, saves the batch there.
+    """Raises NotFinite if the loss is not finite; names what broke and, given a folder, saves the batch there.
 
     Every process asks after the same steps and has the same loss, so none is left waiting for another.
     """
@@ -178,16 +178,14 @@ def check_finite(loss: Tensor, done: int, method: Method, view1: Tensor, view2: 
     if math.isfinite(value):
         return
     bad = first_bad_tensor(method, view1, view2)
-    where = f" The batch is in {save_batch(folder, view1, view2, done)}." if folder else ""
-    raise ZooError(
-        f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}.{where} {WAY_OUT}"
-    )
+    where = f". The batch is in {save_batch(folder, view1, view2, done)}" if folder else ""
+    raise NotFinite(f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}{where}")
 
 
 def check_state(method: Method, done: int) -> None:
-    """Raises ZooError if a parameter or buffer is not finite: nobody could go on from it."""
+    """Raises NotFinite if a parameter or buffer is not finite: nobody could go on from it."""
     if bad := _not_finite(_state(method)):
-        raise ZooError(f"after {done} steps {bad[0]} is not finite. {WAY_OUT}")
+        raise NotFinite(f"after {done} steps {bad[0]} is not finite")
 
 
 def _state(method: Method) -> list[tuple[str, Tensor]]:

@@ -31,7 +31,8 @@ from train.monitor import check_finite
 from train.optim import make_optimizer
 from train.probe import OnlineProbe, probe_beside
 from train.recipe import Recipe, find_recipe, recipes
-from train.run_folder import KeptRun, only_run_in, resume, run_settings
+from train.run_folder import KeptRun, divergence_explained, only_run_in, resume, run_settings
+from train.run_log import PROJECT
 from train.stopping import EXIT_CODE, last_words, stop_requests, told_in_one_line
 from train.views import Views
 from train.watch import Watch
@@ -56,6 +57,7 @@ def pretrain(
     workers: int = 2,
     threads: int | None = None,
     compile: bool = False,
+    wandb_project: str = PROJECT,
 ) -> Path:
     """Train the encoder of `recipe`, or go on with it, and return the run folder, which `zoo.load` opens.
 
@@ -66,6 +68,7 @@ def pretrain(
     once. stream: read and decode the images while training, from a folder, Parquet or tar shards, rather than once
     before; always so above 96 px. workers: threads of each process that decode them. threads: CPU threads of each
     process that compute, by default its share of the machine's cores. compile: torch.compile.
+    wandb_project: where the package wandb is installed, the project of its run.
     Raises BadNumber; BadData; CorruptFile if the last checkpoint cannot be read; ZooError if another process trains
     there, the folder holds a run with other numbers, or loss, features or weights are not finite. SIGTERM ends it with
     SystemExit(143), all saved.
@@ -83,10 +86,12 @@ def pretrain(
     views = _views(recipe, method.encoder.image_size, steps_per_epoch)
 
     with only_run_in(folder, main=main):
-        progress = resume(folder, method, optimizer, run_settings(recipe, images, accelerator, chunk=chunk))
+        progress = resume(folder, method, optimizer, run_settings(recipe, images, accelerator, chunk=chunk), main=main)
         kept = KeptRun(folder, recipe, method, optimizer, accelerator, progress=progress, total=total)
         if main:
             kept.write_lost_weights()
+            if progress.step < total:
+                kept.rehearse()
         if compile:
             method.compile()
         model, optimizer = accelerator.prepare(method, optimizer)
@@ -96,10 +101,12 @@ def pretrain(
         unit = min(chunks * least_unit(method), chunk or batch_size)  # of a short batch: as many chunks, or as large
         loader = batches(images, views, first=first, last=total, unit=unit, **share)
         seen_from: Any = {"step": first, "total": total, "knn_every": knn_every, "probe": probe, "data": data}
+        seen_from |= {"limit": limit, "wandb_project": wandb_project}
         with (
             Watch(folder, recipe, method, images, look_at, **seen_from) if look_at else nullcontext() as watch,
             stop_requests() as stop_asked,
             closing(loader),
+            divergence_explained(folder),
         ):
             for step, (rows, pixels) in enumerate(loader, first):
                 done, epoch = step + 1, (step + 1) / steps_per_epoch
@@ -252,6 +259,7 @@ def main() -> None:
             workers: int = 2,
             threads: int | None = None,
             compile: bool = False,
+            wandb_project: str = PROJECT,
         ) -> Path:
             """Train an encoder, or go on with the run in its folder.
 
@@ -268,8 +276,10 @@ def main() -> None:
                 threads: CPU threads of each process that compute. By default OMP_NUM_THREADS, or the machine's cores
                     divided by the processes on it.
                 compile: Compile the networks with torch.compile.
+                wandb_project: Project of the run on Weights & Biases, where the package wandb is installed.
             """
             flags: dict[str, Any] = {"knn_every": knn_every, "chunk": chunk, "stream": stream, "threads": threads}
+            flags["wandb_project"] = wandb_project
             return pretrain(recipe, data=data, out=out, limit=limit, workers=workers, compile=compile, **flags)
 
         folder = tyro.cli(command_line, prog=f"train/pretrain.py {recipe.name}", args=sys.argv[2:])

@@ -1,6 +1,9 @@
 """A run's folder: one training at a time, always of the same numbers; its checkpoints, its encoder and the card."""
 
 import fcntl
+import shutil
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +15,10 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
-from train.checkpoint import Progress, last_checkpoint, load_checkpoint, read_progress, save_checkpoint
+from train.checkpoint import Progress, last_checkpoint, newest_readable, restore, save_checkpoint, set_aside
 from train.method import Method
-from train.monitor import check_state
-from train.recipe import Recipe, differences, find_recipe
+from train.monitor import NotFinite, check_state
+from train.recipe import Recipe, differences, recipes
 from zoo.energy import EnergyMeter
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.hub.store import checked_weights, read_card
@@ -25,12 +28,13 @@ from zoo.model.card import Card
 from zoo.model.encoder import accelerator_name, save_encoder, save_head
 from zoo.provenance import command, hardware, today, versions
 
+REHEARSAL = ".rehearsal-"  # prefix of the folder that `RunFolder.rehearse` writes to
 # Files that a kill left half-written, under names that nothing reads.
 LEFT_BEHIND = (
     ".card.json.*", ".*.safetensors.*", ".log.jsonl.*", ".skipped.txt.*", ".report.html.*", "checkpoints/.step-*",
+    f"checkpoints/{REHEARSAL}*",
 )  # fmt: skip
-
-
+WRITTEN = ("card.json", "model.safetensors", "head.safetensors", "log.jsonl", "skipped.txt", "report.html")
 SAVE_EVERY = 60  # seconds of training that a kill may cost where an epoch is longer
 WORTH_SAVING = 20  # times as long as saving took last: until then it waits, so it costs a twentieth of the time
 
@@ -54,7 +58,7 @@ def only_run_in(folder: Path, *, main: bool) -> Iterator[None]:
                 raise ZooError(f"another process trains in {folder}; wait for it, or give another --out") from error
             for pattern in LEFT_BEHIND:
                 for path in folder.glob(pattern):
-                    path.unlink()
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield
 
 
@@ -65,17 +69,29 @@ def run_settings(recipe: Recipe, images: Split | Shards, accelerator: Accelerato
     return recipe.numbers() | data | {"recipe": recipe.name} | process
 
 
-def resume(folder: Path, method: Method, optimizer: Optimizer, settings: dict[str, Any]) -> Progress:
-    """Bring a fresh method and optimiser to the last checkpoint's state, if there is one; how far that is.
+def resume(folder: Path, method: Method, optimizer: Optimizer, settings: dict[str, Any], *, main: bool) -> Progress:
+    """Bring a fresh method and optimizer to the state of the newest sound checkpoint, if there is one.
 
-    Raises CorruptFile if it cannot be read, ZooError if it is of another run or not the same on all processes.
+    The main process reports damaged ones and sets them aside.
+
+    Returns:
+        How far the run is.
+
+    Raises:
+        CorruptFile: If there are checkpoints, and none can be read.
+        ZooError: If they are of another run, or not the same on all processes.
     """
-    progress = Progress(0, 0.0, settings, joules=0.0)
-    checkpoint = last_checkpoint(folder / "checkpoints")
+    progress, kept = Progress(0, 0.0, settings, joules=0.0), folder / "checkpoints"
+    checkpoint, damaged = newest_readable(kept)
     if checkpoint:
-        progress = same_run(read_progress(checkpoint), progress, folder)
-        load_checkpoint(checkpoint, method, optimizer)
+        progress = same_run(checkpoint.progress, progress, folder)
+        restore(checkpoint, method, optimizer)
     same_step_everywhere(progress.step, folder)
+    if checkpoint and damaged and main:
+        for error in damaged:
+            print(f"warning: {error}", file=sys.stderr)
+        print(f"warning: the run goes on from the checkpoint before, {checkpoint.path.name}", file=sys.stderr)
+        set_aside(kept, newer_than=progress.step)
     return progress
 
 
@@ -104,7 +120,28 @@ class KeptRun:
     def write_lost_weights(self) -> None:
         """Write the encoder of a run that has ended, if the folder no longer holds it."""
         if self._progress.step == self._total and not holds_weights_of(self._folder, self._total):
-            self._write_encoder()
+            self._write_encoder(self._folder)
+
+    def rehearse(self) -> None:
+        """Save the state into a temporary folder inside the run's and delete it: what would end a run at its first
+        save, such as a full disk or a card that cannot be made, ends it before the first step.
+
+        Raises:
+            ZooError: If something cannot be written.
+        """
+        for name in WRITTEN:
+            if (self._folder / name).is_dir():
+                raise ZooError(f"{self._folder / name} is a folder, where a file is to be written. Give another --out")
+        try:
+            (self._folder / "checkpoints").mkdir(exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=REHEARSAL, dir=self._folder / "checkpoints"))
+        except OSError as error:
+            raise ZooError(f"cannot keep a run in {self._folder}: {error}. Give another --out") from error
+        try:
+            self._write_encoder(aside)
+            save_checkpoint(aside, self._method, self._optimizer, self._progress)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
     def is_due(self, done: int) -> bool:
         """Whether to save after `done` updates: at the end, at an epoch's, each minute, if it is worth it."""
@@ -121,13 +158,26 @@ class KeptRun:
         now, before = time.monotonic(), self._progress
         seconds = before.seconds + now - self._saved
         self._progress = replace(before, step=done, seconds=seconds, joules=self._energy.joules())
-        self._write_encoder()
+        self._write_encoder(self._folder)
         save_checkpoint(self._folder / "checkpoints", self._method, self._optimizer, self._progress)
         self._saved, self._saving = now, time.monotonic() - now
 
-    def _write_encoder(self) -> None:
+    def _write_encoder(self, folder: Path) -> None:
         card = run_card(self._recipe, self._progress, self._steps_per_epoch, self._accelerator)
-        save_head(self._method, self._folder, save_encoder(self._method.encoder, self._folder, card))
+        save_head(self._method, folder, save_encoder(self._method.encoder, folder, card))
+
+
+@contextmanager
+def divergence_explained(folder: Path) -> Iterator[None]:
+    """While the block runs, NotFinite becomes a ZooError that names the last good state and what to change."""
+    try:
+        yield
+    except NotFinite as error:
+        last = last_checkpoint(folder / "checkpoints")
+        kept = f"The last good state is in {last}" if last else "No checkpoint had been saved yet"
+        raise ZooError(
+            f"{error}. {kept}. Start again with a lower --learning-rate, a longer --warmup-epochs, another --out"
+        ) from error
 
 
 def same_run(found: Progress, mine: Progress, folder: Path) -> Progress:
@@ -165,8 +215,9 @@ def holds_weights_of(folder: Path, step: int) -> bool:
 
 
 def run_card(recipe: Recipe, progress: Progress, steps_per_epoch: int, accelerator: Accelerator) -> Card:
-    """The recipe's card with the record of this run. A changed recipe expects nothing published."""
-    changed = differences(find_recipe(recipe.name).numbers(), recipe.numbers())
+    """The recipe's card with the record of this run. A changed or renamed recipe has no published result."""
+    published = recipes().get(recipe.name)
+    changed = differences(published.numbers(), recipe.numbers()) if published else ["a recipe of another name"]
     training = {
         "steps": progress.step,
         "epochs": progress.step // steps_per_epoch,

@@ -11,6 +11,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from zoo.files import write_bytes
 
+PROJECT = "contrastive-zoo"  # of runs on Weights & Biases
+
 
 @final
 class RunLog:
@@ -19,13 +21,14 @@ class RunLog:
     Where the package wandb is installed, its run of the same folder gets the same numbers.
     """
 
-    def __init__(self, folder: Path, *, step: int) -> None:
+    def __init__(self, folder: Path, *, step: int, config: dict[str, Any], wandb_project: str = PROJECT) -> None:
+        """step: updates done so far. config: what Weights & Biases shows as the run's configuration."""
         path = folder / "log.jsonl"
         if path.exists():
             write_bytes(path, "".join(line + "\n" for line in _lines_until(path, step)).encode())
         self._file: IO[str] = path.open("a", buffering=1)
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-        self._wandb = _weights_and_biases(folder)
+        self._wandb = _weights_and_biases(folder, config, wandb_project)
 
     def write(self, step: int, **numbers: float) -> None:
         """Record numbers after `step` updates."""
@@ -43,7 +46,7 @@ class RunLog:
             self._wandb.finish()
 
 
-def _weights_and_biases(folder: Path) -> Any:
+def _weights_and_biases(folder: Path, config: dict[str, Any], project: str) -> Any:
     """The W&B run of this folder, or None. Without WANDB_API_KEY it stays on this machine: `wandb sync` uploads it."""
     try:
         version("wandb")
@@ -54,7 +57,7 @@ def _weights_and_biases(folder: Path) -> Any:
     mode: Any = os.environ.get("WANDB_MODE") or ("online" if "WANDB_API_KEY" in os.environ else "offline")
     identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     return wandb.init(
-        project="contrastive-zoo", name=folder.name, id=identity, resume="allow", dir=str(folder), mode=mode
+        project=project, name=folder.name, id=identity, resume="allow", dir=str(folder), mode=mode, config=config
     )
 
 

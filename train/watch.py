@@ -8,7 +8,7 @@ from typing import final
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.features import extract
+from eval.features import extract, labelled
 from train.batches import batches, what_is_skipped
 from train.method import Method, Step
 from train.monitor import (
@@ -24,7 +24,7 @@ from train.monitor import (
 from train.probe import OnlineProbe
 from train.recipe import Recipe
 from train.report import SHOWN, write_report
-from train.run_log import RunLog, read_log
+from train.run_log import PROJECT, RunLog, read_log
 from train.views import Views
 from zoo.errors import ZooError
 from zoo.files import write_bytes
@@ -52,14 +52,19 @@ class Watch:
         knn_every: int,
         probe: OnlineProbe | None = None,
         data: Path | None = None,
+        limit: int | None = None,
+        wandb_project: str = PROJECT,
     ) -> None:
-        """look_at: some of the images. probe: learns beside the method. data: for the test split beside the images."""
-        self._probe, self._data, self._look_at = probe, data, look_at
+        """look_at: some of the images. probe: learns beside the method. data: for the test split beside the images.
+        limit: images of the test split that the probe is measured on, at most."""
+        self._probe, self._look_at, self._data, self._limit = probe, look_at, data, limit
+        self._test: Split | None = None
         self._folder, self._recipe, self._method, self._images = folder, recipe, method, images
         self._first, self._total, self._knn_every = step, total, knn_every
         self._warned, self._said = set[str](), 0
         self._every, self._solved = EveryStep(), 0.0
-        self._log = RunLog(folder, step=step)
+        config = {"recipe": recipe.name} | recipe.numbers()
+        self._log = RunLog(folder, step=step, config=config, wandb_project=wandb_project)
         self._best_knn = max((line.get("knn_held_out", 0.0) for line in read_log(folder)), default=0.0)
         seconds = 0.1 if sys.stderr.isatty() else 30.0  # between two states of the bar: a log keeps them all
         self._bar = tqdm(total=total, initial=step, unit=" steps", dynamic_ncols=True, mininterval=seconds)
@@ -68,6 +73,8 @@ class Watch:
         self._tell_skipped()
         for line in self._method.remarks(len(self._images), self._recipe.batch_size):
             self._bar.write(line)
+        if self._knn_every and self._first < self._total:
+            self._test = self._test_split()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,16 +135,25 @@ class Watch:
         self._best_knn = max(self._best_knn, value)
         return {"knn_held_out": value} | ({"online_held_out": self._probe.accuracy(unseen)} if self._probe else {})
 
-    def _on_test(self) -> dict[str, float]:
-        """The online probe's accuracy on the test split, once, at the end; the papers' online numbers are of it."""
+    def _test_split(self) -> Split | None:
+        """What the online probe is measured on at the end; None where there is none, which is reported before the
+        first step."""
         own = str(self._data).startswith(FOLDER) or isinstance(self._images, Shards)
         if self._probe is None or own:
-            return {}
+            return None
         try:
-            test = extract(self._method.encoder, open_split(self._images.dataset, "test", data=self._data))
-        except (ZooError, OSError) as error:  # the run has done its work, which no missing number may cost
-            self._bar.write(f"no test split for the online probe: {error}")
+            test = open_split(self._images.dataset, "test", data=self._data).sample(self._limit)
+            labelled(test)
+        except (ZooError, OSError) as error:  # the run can do its work without
+            self._bar.write(f"no test split for the online probe, so no online_test at the end: {error}")
+            return None
+        return test
+
+    def _on_test(self) -> dict[str, float]:
+        """The online probe's accuracy on the test split, once, at the end; the papers' online numbers are of it."""
+        if self._probe is None or self._test is None:
             return {}
+        test = extract(self._method.encoder, self._test)
         value = self._probe.accuracy(test)
         self._bar.write(f"online linear probe on {len(test):,} test images: {100 * value:.2f} %")
         return {"online_test": value}
