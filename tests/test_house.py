@@ -39,7 +39,7 @@ FLOOR_0 = (
     "hub.resolve",
     "hub.spelling",
     "hub.versions",
-    "hub.checkpoint_sources",
+    "hub.layouts",
     "cli.listing",
 )
 MODULES = [path for folder in LAYERS for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -91,7 +91,7 @@ def test_nothing_is_unpickled():
         verbs = set(re.findall(r"pickle\.(\w+)", source)) if path.name == "key_formats.py" else set()
         assert "pickle" not in imports(path) or verbs == {"dumps"}, path  # written for Detectron2, never read
         loads = re.findall(r"torch\.load\(.*", source)
-        assert not loads or path.name == "convert.py", path  # official checkpoints: tensors alone
+        assert not loads or path.name == "checkpoint.py", path  # official checkpoints: tensors alone
         assert all("weights_only=True)" in load for load in loads), path
         assert "allow_pickle=True" not in source, path
 

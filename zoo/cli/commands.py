@@ -160,33 +160,40 @@ def verify_model(model: str, /, url: str | None = None) -> None:
 
 
 def convert_checkpoint(
-    source: str,
+    file_or_model: str,
     /,
     name: Annotated[str | None, tyro.conf.arg(name="as")] = None,
     to: Literal["torchvision", "detectron2"] | None = None,
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    source: str | None = None,
 ) -> None:
-    """Turn an official checkpoint (MoCo, MoCo v3, SimCLR ports, solo-learn, Dual-temperature) into a run folder (--as),
-    or a ResNet of this zoo into a file for torchvision or Detectron2 (--to).
+    """Turn a published checkpoint into a run folder (--as), or a ResNet of this zoo into a file for torchvision or
+    Detectron2 (--to). MoCo, MoCo v3, SimCLR ports, solo-learn, Dual-temperature, OpenMMLab, lightly, VISSL, DINO.
 
     Args:
-        source: With --as the .pth, .pth.tar or .ckpt, of which only tensors are read; with --to a name or a run folder.
+        file_or_model: With --as the .pth, .pth.tar or .ckpt, of which only tensors are read; with --to a name or a run
+            folder.
         name: The model it is: mocov2-r50-in1k.
         to: Whose keys the file shall have.
         out: The folder to write, by default runs/NAME; with --to the file.
+        source: Whose code wrote the file, where its keys do not show it: plain, google-simclr, solo-learn, ...
     """
     if (name is None) == (to is None):
         raise ZooError("in: zoo convert FILE --as NAME; out: zoo convert MODEL --to torchvision -o FILE")
     if name is not None:
         from zoo.hub.convert import convert
 
-        print(convert(Path(source), name=name, out=out))
+        folder = convert(Path(file_or_model), name=name, out=out, source=source)
+        card = read_card(folder)
+        print(folder)
+        print(f"written by {card.training['source']}; left behind: {card.training['left_behind']}")
+        print(f"normalises RGB in [0, 1] by mean {list(card.mean)}, std {list(card.std)}")
         return
     if to is None or out is None:
-        raise ZooError(f"where to? zoo convert {source} --to {to} -o FILE")
+        raise ZooError(f"where to? zoo convert {file_or_model} --to {to} -o FILE")
     from zoo.release.key_formats import export
 
-    encoder = zoo.load(source)
+    encoder = zoo.load(file_or_model)
     export(encoder, out, to=to)
     mean, std = encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
     print(f"{out}: normalise RGB in [0, 1] by mean {mean}, std {std}")
