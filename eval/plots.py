@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from sklearn.decomposition import PCA
@@ -21,40 +22,53 @@ from zoo.model.embedding import unit_rows
 MAPPED = 500  # images on the map
 THUMBNAILS = 120
 PANELS, NEIGHBOURS = 8, 8
-NAMED = 120  # classes; names of more of them could not be read
+NAMED = 120  # classes named on one axis; of more, every second, third, ... one
 COLOURS = [matplotlib.colormaps["tab20"](index) for index in range(20)]
 ROOM = 0.12  # inches for the name of a class
 
 
 def confusion_png(predicted: np.ndarray, task: Task, *, by: str) -> bytes:
-    """Rows: true classes; columns: those predicted `by` a protocol; colour: share of the row."""
+    """Confusion matrix of the classes that occur, as the share of each true class; see `confusion_figure`."""
+    return _png(confusion_figure(predicted, task, by=by))
+
+
+def confusion_figure(predicted: np.ndarray, task: Task, *, by: str) -> Figure:
+    """Rows: true classes that have images. Columns: those and every class predicted `by` a protocol."""
     matrix = confusion(predicted, task.queries.labels, classes=task.classes).astype(float)
-    matrix /= np.maximum(matrix.sum(1, keepdims=True), 1)
-    side = _room(task, at_least=5.4)
+    rows = np.flatnonzero(matrix.any(1))
+    columns = np.union1d(rows, np.flatnonzero(matrix.any(0)))
+    matrix = (matrix / np.maximum(matrix.sum(1, keepdims=True), 1))[np.ix_(rows, columns)]
+    side = _room(len(columns), at_least=5.4)
     figure, axis = _canvas(side + 0.6, side, f"{by}: which class is taken for which")
     image = axis.imshow(matrix, cmap="viridis", vmin=0, vmax=1)
     figure.colorbar(image, ax=axis, label="share of the true class", shrink=0.5)
     axis.set_xlabel("predicted class")
     axis.set_ylabel("true class")
-    _name(axis, task, range(task.classes), both=True)
-    return _png(figure)
+    _name_ticks(axis.xaxis, [_class_name(task, c) for c in columns])
+    _name_ticks(axis.yaxis, [_class_name(task, c) for c in rows])
+    return figure
 
 
 def per_class_png(predicted: np.ndarray, task: Task, *, by: str) -> bytes:
-    """Accuracy of each class, falling; its average precision, where an image may be of several."""
+    """Accuracy of each class that has images, falling; see `per_class_figure`."""
+    return _png(per_class_figure(predicted, task, by=by))
+
+
+def per_class_figure(predicted: np.ndarray, task: Task, *, by: str) -> Figure:
+    """A bar for each class that has images: its accuracy, or its average precision where an image may be of several."""
     shares = by_class(predicted, task.queries.labels, classes=task.classes)
     what = "average precision" if task.queries.labels.ndim > 1 else "accuracy"
     known = np.flatnonzero(np.isfinite(shares))
     order = known[np.argsort(-shares[known], kind="stable")]
     title = f"{by}: {what} of each class; mean {100 * shares[known].mean():.2f} %"
-    figure, axis = _canvas(_room(task, at_least=8), 3.6, title)
+    figure, axis = _canvas(_room(len(order), at_least=8), 3.6, title)
     axis.bar(range(len(order)), 100 * shares[order], width=0.8 if len(order) <= NAMED else 1)
     axis.set_xlabel("class")
     axis.set_ylabel(f"{what}, %")
     axis.set_ylim(0, 100)
     axis.margins(x=0.01)
-    _name(axis, task, order)
-    return _png(figure)
+    _name_ticks(axis.xaxis, [_class_name(task, c) for c in order])
+    return figure
 
 
 def map_png(task: Task) -> bytes:
@@ -63,18 +77,19 @@ def map_png(task: Task) -> bytes:
     places = _places(unit_rows(task.queries.rows[index]))
     labels = task.queries.labels[index]
     figure, axis = _canvas(7, 7, f"t-SNE of {len(index)} {task.test.split} images (seed 0; distances mean little)")
-    for label in np.unique(labels):
+    colour = {label: COLOURS[rank % len(COLOURS)] for rank, label in enumerate(np.unique(labels).tolist())}
+    for label in colour:
         x, y = places[labels == label].T
-        axis.scatter(x, y, color=_colour(label), s=12, label=task.test.classes[label])
+        axis.scatter(x, y, color=colour[label], s=12, label=_class_name(task, label))
     for place, label, image in list(zip(places, labels, labelled(task.test)[index], strict=True))[:THUMBNAILS]:
         picture = OffsetImage(task.test.pixels[image], zoom=18 / task.test.pixels.shape[1])
-        frame = {"edgecolor": _colour(label), "linewidth": 1.5}
+        frame = {"edgecolor": colour[int(label)], "linewidth": 1.5}
         axis.add_artist(AnnotationBbox(picture, place, pad=0.05, bboxprops=frame))
     axis.set_axis_off()
-    if task.classes <= len(COLOURS):
+    if len(np.unique(labels)) <= len(COLOURS):
         figure.legend(loc="outside lower center", ncols=5, fontsize=8, frameon=False)
     else:
-        note = f"{len(COLOURS)} colours for {task.classes} classes: several classes share one"
+        note = f"{len(COLOURS)} colours for {len(np.unique(labels))} classes: several classes share one"
         axis.text(0.5, 0, note, transform=axis.transAxes, ha="center", fontsize=8)
     return _png(figure)
 
@@ -84,10 +99,6 @@ def _places(rows: np.ndarray) -> np.ndarray:
     reduced = PCA(min(50, *rows.shape), random_state=0).fit_transform(rows) if min(rows.shape) > 2 else rows
     perplexity = min(30, (len(rows) - 1) / 3)
     return TSNE(2, init="random", random_state=0, perplexity=perplexity).fit_transform(reduced)
-
-
-def _colour(label: int) -> tuple[float, float, float, float]:
-    return COLOURS[label % len(COLOURS)]
 
 
 def neighbours_png(task: Task) -> bytes:
@@ -118,7 +129,8 @@ def _classes_of(label: np.ndarray) -> set[int]:
 
 
 def _named(label: np.ndarray, split: Split) -> str:
-    return ", ".join(split.classes[index] for index in sorted(_classes_of(label)))
+    names = dict(enumerate(split.classes))
+    return ", ".join(names.get(index, str(index)) for index in sorted(_classes_of(label)))
 
 
 def spectrum_png(task: Task) -> bytes:
@@ -139,23 +151,28 @@ def _canvas(width: float, height: float, title: str) -> tuple[Figure, Axes]:
     return figure, axis
 
 
-def _room(task: Task, *, at_least: float) -> float:
-    """Inches along which the names of all classes stand, if they are to be named."""
-    return max(at_least, ROOM * task.classes) if task.classes <= NAMED else at_least
+def _room(classes: int, *, at_least: float) -> float:
+    """Length in inches of an axis that shows this many classes."""
+    return max(at_least, ROOM * min(classes, NAMED))
 
 
-def _name(axis: Axes, task: Task, order: Sequence[int] | np.ndarray, *, both: bool = False) -> None:
-    """Write the classes below the axis, and at its left."""
-    if task.classes > NAMED or len(task.test.classes) != task.classes:
-        return
-    names = [task.test.classes[label] for label in order]
+def _class_name(task: Task, label: int) -> str:
+    """Name of a class; its number where the data gives no name, "none" for the answer of a network that diverged."""
+    if label >= task.classes:
+        return "none"
+    return task.test.classes[label] if label < len(task.test.classes) else str(label)
+
+
+def _name_ticks(axis: Axis, names: Sequence[str]) -> None:
+    """Label position i of an axis names[i]; of more than NAMED names every second, third, ... one."""
+    step = -(-len(names) // NAMED)
     many = len(names) > 30
-    size = 6 if many else 9
-    axis.set_xticks(
-        range(len(names)), names, fontsize=size, rotation=90 if many else 60, ha="center" if many else "right"
-    )
-    if both:
-        axis.set_yticks(range(len(names)), names, fontsize=size)
+    axis.set_ticks(range(0, len(names), step), names[::step], fontsize=6 if many else 9)
+    if axis.axis_name == "x":
+        rotation, ha = (90, "center") if many else (60, "right")
+        axis.set_tick_params(rotation=rotation)
+        for label in axis.get_ticklabels():
+            label.set_horizontalalignment(ha)
 
 
 def _picture(axis: Axes, pixels: np.ndarray, title: str, colour: str) -> None:

@@ -11,7 +11,16 @@ from browser import CHROMIUM, opened
 from PIL import Image
 
 from eval.features import Features, RawPixels, extract
-from eval.plots import confusion_png, map_png, neighbours_png, per_class_png, spectrum_png
+from eval.plots import (
+    NAMED,
+    confusion_figure,
+    confusion_png,
+    map_png,
+    neighbours_png,
+    per_class_figure,
+    per_class_png,
+    spectrum_png,
+)
 from eval.report import CAPTIONS, html, picture_stem
 from eval.results import Results
 from eval.score import score
@@ -44,6 +53,62 @@ def test_bars_of_a_perfect_encoder_are_all_full(task):
     full, half = (pixels_of(per_class_png(p, task, by="k-NN")) for p in (task.queries.labels, np.zeros(60, np.int64)))
     blue = [(np.abs(image - [31, 119, 180]).sum(-1) < 30).sum() for image in (full, half)]
     assert blue[0] == pytest.approx(10 * blue[1], rel=0.2)
+
+
+def ticks(axis) -> dict[int, str]:
+    """The names at the positions of a drawn axis."""
+    return {int(at): label.get_text() for at, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)}
+
+
+def relabelled(task: Task, labels: np.ndarray, *, classes: int, names: tuple[str, ...]) -> Task:
+    """`task` with other labels of its queries."""
+    queries, test = Features(task.queries.rows, labels), replace(task.test, labels=labels, classes=names)
+    return replace(task, queries=queries, test=test, classes=classes)
+
+
+def test_every_bar_and_cell_is_of_the_class_that_its_tick_names_where_the_data_has_fewer_classes_than_allowed(task):
+    labels = np.repeat([0, 2, 3], 20)
+    few = relabelled(task, labels, classes=47, names=("ant", "bee", "cat", "dog"))
+    predicted = np.concatenate([np.repeat([0, 1], 10), np.repeat(2, 20), np.repeat([3, 0], [5, 15])])
+    (bars,) = per_class_figure(predicted, few, by="p").axes
+    heights = {ticks(bars.xaxis)[i]: bar.get_height() for i, bar in enumerate(bars.patches)}
+    assert heights == {"cat": 100, "ant": 50, "dog": 25}
+    axis = confusion_figure(predicted, few, by="p").axes[0]
+    cells = axis.images[0].get_array()
+    true, found = ticks(axis.yaxis), ticks(axis.xaxis)
+    assert (list(true.values()), list(found.values())) == (["ant", "cat", "dog"], ["ant", "bee", "cat", "dog"])
+    shares = {(true[i], found[j]): float(cells[i, j]) for i, j in np.ndindex(cells.shape) if cells[i, j]}
+    assert shares == {
+        ("ant", "ant"): 0.5,
+        ("ant", "bee"): 0.5,
+        ("cat", "cat"): 1,
+        ("dog", "dog"): 0.25,
+        ("dog", "ant"): 0.75,
+    }
+
+
+def test_ticks_of_more_classes_than_fit_name_the_classes_at_their_places(task):
+    labels = np.arange(60) * 5  # classes 0, 5, ..., 295
+    many = relabelled(task, labels, classes=300, names=tuple(f"class {i}" for i in range(300)))
+    predicted = (labels + np.where(np.arange(60) < 30, 0, 1)) % 300
+    axis = confusion_figure(predicted, many, by="p").axes[0]
+    columns = sorted({*labels.tolist(), *predicted.tolist()})
+    assert ticks(axis.xaxis) == {i: f"class {c}" for i, c in enumerate(columns)}
+    wide = relabelled(task, np.arange(60), classes=300, names=many.test.classes)
+    everywhere = replace(wide, queries=Features(np.zeros((300, 3), np.float32), np.arange(300)))
+    (bars,) = per_class_figure(np.where(np.arange(300) < 100, 7, np.arange(300)), everywhere, by="p").axes
+    named = ticks(bars.xaxis)
+    assert len(named) == 100 <= NAMED
+    for at, name in named.items():
+        label = int(name.removeprefix("class "))
+        assert bars.patches[at].get_height() == (100 if label >= 100 or label == 7 else 0)
+
+
+def test_a_class_without_a_name_is_named_by_its_number_and_no_answer_is_called_none(task):
+    labels = np.repeat([0, 5], 30)
+    odd = relabelled(task, labels, classes=10, names=("ant",))
+    axis = confusion_figure(np.where(np.arange(60) == 0, -1, labels), odd, by="p").axes[0]
+    assert list(ticks(axis.xaxis).values()) == ["ant", "5", "none"]
 
 
 def test_neighbours_of_planted_features_all_bear_a_green_title(task):
