@@ -193,7 +193,7 @@ class Slow(RawPixels):
 
 @pytest.fixture
 def split(monkeypatch) -> Split:
-    monkeypatch.setattr(eval.cache, "BLOCK", 16)
+    monkeypatch.setattr(eval.cache, "BLOCK_SECONDS", 0.0)
     rng = np.random.default_rng(0)
     return Split("digits", "train", rng.integers(0, 256, (50, 4, 4, 3), np.uint8), rng.integers(0, 3, 50), (), "a" * 64)
 
@@ -220,7 +220,7 @@ def test_a_damaged_block_is_told_deleted_and_made_again(split):
     rows = cached_features(encoder, split, encoder_sha256="other").rows
     folder = zoo_home() / "cache" / "features"
     with pytest.raises(KeyboardInterrupt):
-        cached_features(Interrupting(), split, encoder_sha256="e")
+        cached_features(Interrupting(), split, encoder_sha256="e", batch_size=16)
     (block,) = folder.glob("*.blocks/0.npz")
     block.write_bytes(block.read_bytes()[:-40])
     with pytest.raises(CorruptFile, match=r"0.npz: damaged .* and deleted. The same command makes it again"):

@@ -30,8 +30,8 @@ class Counting(RawPixels):
 
 @pytest.fixture
 def split(monkeypatch) -> Split:
-    """50 images of 4 px, the 8th without a label; blocks of 16."""
-    monkeypatch.setattr(eval.cache, "BLOCK", 16)
+    """50 images of 4 px, the 8th without a label; each batch is a block of its own."""
+    monkeypatch.setattr(eval.cache, "BLOCK_SECONDS", 0.0)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 50)
     labels[7] = -1
@@ -63,22 +63,62 @@ def test_an_interrupted_extraction_goes_on_with_the_block_it_was_at(split):
         read(first, split)
     second = Counting()
     features = read(second, split)
-    assert second.asked == 49 - 16  # the first block was whole
+    assert second.asked == 49 - 20  # two blocks of 10 were whole
     assert np.abs(features.rows - extract(RawPixels(4), split).rows).max() <= 2**-11
 
 
-def test_processes_share_the_blocks_and_no_image_is_done_twice(split):
-    """Rank 1 of 2 first; rank 0 then adds its own blocks and finds the others at `wait`."""
-    one, two = Counting(), Counting()
+@pytest.mark.parametrize("batch_size", [1, 10])
+def test_a_stop_costs_about_20_seconds_of_work_whatever_the_size_of_an_image(split, monkeypatch, batch_size):
+    """A clock that each batch moves on by 7 seconds: three batches are a block."""
+    monkeypatch.setattr(eval.cache, "BLOCK_SECONDS", 20.0)
+    clock = [0.0]
+    monkeypatch.setattr("eval.cache.time.monotonic", lambda: clock[0])
+
+    class Timed(Counting):
+        def embed_pixels(self, pixels):
+            clock[0] += 7
+            return super().embed_pixels(pixels)
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_features(Timed(stop_after=4 * batch_size), split, encoder_sha256="e", batch_size=batch_size)
+    second = Timed()
+    features = cached_features(second, split, encoder_sha256="e", batch_size=batch_size)
+    assert second.asked == 49 - 3 * batch_size
+    assert np.abs(features.rows - extract(RawPixels(4), split).rows).max() <= 2**-11
+
+
+def test_blocks_of_an_earlier_version_are_used(split):
+    with pytest.raises(KeyboardInterrupt):
+        read(Counting(stop_after=20), split)
+    for path in zoo_home().rglob("*.blocks/*.npz"):
+        with np.load(path) as arrays:
+            old = {name: arrays[name] for name in ("rows", "scales")}
+        np.savez(path, **old)
+    second = Counting()
+    features = read(second, split)
+    assert second.asked == 29
+    assert np.abs(features.rows - extract(RawPixels(4), split).rows).max() <= 2**-11
+
+
+def test_processes_share_the_batches_and_no_image_is_done_twice(split):
+    """When rank 0 waits before its work, rank 1 of 2 does its own and ends; rank 0 then finds it all."""
+    one, two, waits = Counting(), Counting(), []
 
     def other_rank():
-        if not one.asked:
+        waits.append(None)
+        if len(waits) == 2:
             with pytest.raises(StopIteration):
-                read(one, split, rank=1, processes=2, wait=iter([None]).__next__)
+                read(one, split, rank=1, processes=2, wait=iter([None, None]).__next__)
 
     features = read(two, split, rank=0, processes=2, wait=other_rank)
-    assert (one.asked, two.asked) == (17, 32)  # blocks 1 and 3; blocks 0 and 2
+    assert (one.asked, two.asked) == (20, 29)  # batches 1 and 3; batches 0, 2 and 4
     assert np.abs(features.rows - extract(RawPixels(4), split).rows).max() <= 2**-11
+
+
+def test_features_that_another_process_failed_to_extract_are_missed(split):
+    with pytest.raises(CorruptFile, match="20 of 49 features are missing"):
+        read(Counting(), split, rank=0, processes=2)
+    assert not list(zoo_home().rglob("manifest.json"))
 
 
 def test_other_data_another_encoder_and_another_layer_are_other_features(split):
