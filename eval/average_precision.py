@@ -10,7 +10,8 @@ import numpy as np
 from zoo.errors import BadData
 
 LEVELS = np.arange(11)  # of recall, in tenths
-RESAMPLES = 200
+RESAMPLES = 200  # of the interval of one mAP
+PAIRED_RESAMPLES = 1000  # of the interval of a difference, which decides whether there is one
 
 
 def eleven_point(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -45,7 +46,7 @@ def mean_average_precision(scores: np.ndarray, labels: np.ndarray) -> float:
 
 def bootstrap(scores: np.ndarray, labels: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
     """95 % interval of the mean: images are drawn with replacement, RESAMPLES times."""
-    return _middle([mean_average_precision(scores[rows], labels[rows]) for rows in _draws(labels, seed)])
+    return _middle([mean_average_precision(scores[rows], labels[rows]) for rows in _draws(labels, RESAMPLES, seed)])
 
 
 def paired_bootstrap(a: np.ndarray, b: np.ndarray, labels: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
@@ -53,15 +54,15 @@ def paired_bootstrap(a: np.ndarray, b: np.ndarray, labels: np.ndarray, *, seed: 
     return _middle(
         [
             mean_average_precision(a[rows], labels[rows]) - mean_average_precision(b[rows], labels[rows])
-            for rows in _draws(labels, seed)
+            for rows in _draws(labels, PAIRED_RESAMPLES, seed)
         ]
     )
 
 
-def _draws(labels: np.ndarray, seed: int) -> Iterator[np.ndarray]:
-    """Images (n,) drawn with replacement, RESAMPLES times; draws without any class are left out."""
+def _draws(labels: np.ndarray, times: int, seed: int) -> Iterator[np.ndarray]:
+    """Images (n,) drawn with replacement so many times; draws without any class are left out."""
     rng, n = np.random.default_rng(seed), len(labels)
-    draws = (rng.integers(0, n, n) for _ in range(RESAMPLES))
+    draws = (rng.integers(0, n, n) for _ in range(times))
     return (rows for rows in draws if (labels[rows] == 1).any())
 
 

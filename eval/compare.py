@@ -3,8 +3,9 @@
     python -m eval.compare results/predictions/A.npz results/predictions/B.npz   # kept by `eval.score --out`
     python -m eval.compare simco-r20-cifar100 simmoco-r20-cifar100               # whose cards `eval.seeds` wrote into
 
-The first looks at two encoders image by image: another training might turn the answer over. The second looks at two
-recipes, each trained with several seeds.
+The first compares two encoders image by image: another training run might turn the answer over. The second compares
+two recipes, each trained with several seeds. One test decides each, at the level 0.05; where several comparisons are
+made at once, their p-values are adjusted for that (Holm).
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ with needs("eval", command=__name__ == "__main__"):
     import scipy  # noqa: F401  (eval.intervals')
 
 from eval.command import run
-from eval.intervals import Comparison, compare, compare_scores, welch
+from eval.intervals import LEVEL, ImageComparison, MeanDifference, compare_predictions, compare_scores, holm, welch
 from eval.results import read_predictions
 from eval.seeds import measured_alike, whole
 from eval.tables import Row, cell, pipes
@@ -28,51 +29,49 @@ from zoo.hub.resolve import known_card
 from zoo.model.card import Card
 
 
-def compare_files(a: Path, b: Path) -> Comparison:
-    """`eval.intervals.compare` of two files, or `compare_scores` where an image may be of several classes.
+def compare_files(a: Path, b: Path) -> ImageComparison:
+    """`eval.intervals.compare_predictions` of two files, or `compare_scores` where an image may be of several classes.
 
     Raises BadData if they are not of the same images, CorruptFile.
     """
     first, second = _read(a), _read(b)
     if any(first[name].tolist() != second[name].tolist() for name in ("data_sha256", "labels")):
         raise BadData(f"{a.name} and {b.name} were not made on the same images; only such can be compared")
-    measure = compare if first["labels"].ndim == 1 else compare_scores
+    measure = compare_predictions if first["labels"].ndim == 1 else compare_scores
     return measure(first["predicted"], second["predicted"], first["labels"])
 
 
-def sentence(result: Comparison, a: str, b: str) -> str:
-    """A comparison in words."""
-    verdict = (
-        "no difference can be told" if result.low <= 0 <= result.high else f"{a if result.low > 0 else b} is better"
-    )
+def sentence(result: ImageComparison, a: str, b: str) -> str:
+    """A comparison in words: the verdict of the one test, then the other numbers."""
+    verdict = f"{a if result.better == 'a' else b} is better" if result.better else "no difference can be told"
     if result.p is None:
-        how = "paired bootstrap of the 11-point mAP)"
+        test, more = "95 % interval of the difference of the 11-point mAP, paired bootstrap", ""
     else:
-        how = f"paired bootstrap); right alone {result.only_a} and {result.only_b}, McNemar p = {result.p:.2g}"
+        test = f"McNemar's exact test, p = {result.p:.2g}"
+        more = f"; right alone {result.only_a} and {result.only_b}"
     return (
-        f"{a} {100 * result.a:.2f} %, {b} {100 * result.b:.2f} % on {result.n} images: difference "
-        f"{100 * result.difference:+.2f} points, 95 % interval {100 * result.low:+.2f} to {100 * result.high:+.2f} "
-        f"({how}: {verdict}"
+        f"{verdict} ({test}). {a} {100 * result.a:.2f} %, {b} {100 * result.b:.2f} % on {result.n} images: difference "
+        f"{100 * result.difference:+.2f} points, by paired bootstrap {100 * result.low:+.2f} to "
+        f"{100 * result.high:+.2f}{more}"
     )
 
 
-class Difference(NamedTuple):
-    """Recipe a against recipe b by one number, each trained several times."""
+class RecipeComparison(NamedTuple):
+    """Recipe a against recipe b by one metric of one protocol, each trained several times."""
 
     a: Row  # as `eval.seeds` wrote it
     b: Row
-    low: float  # 95 % interval of the difference of their means, Welch's t
-    high: float
+    difference: MeanDifference
 
 
-def compare_recipes(a: Card, b: Card) -> list[Difference]:
+def compare_recipes(a: Card, b: Card) -> list[RecipeComparison]:
     """Every number that both cards have over seeds, `eval.intervals.welch` of its values.
 
     Raises BadData if there is none, or if the same trainings stand on both sides; CorruptFile.
     """
     mine, theirs = (whole(card, [row for row in card.results if "trainings" in row]) for card in (a, b))
     found = [
-        Difference(row, other, *welch(_values(row), _values(other)))
+        RecipeComparison(row, other, welch(_values(row), _values(other)))
         for row in mine
         for other in theirs
         if measured_alike(row) == measured_alike(other)
@@ -83,29 +82,34 @@ def compare_recipes(a: Card, b: Card) -> list[Difference]:
             "`python -m eval.seeds MODEL RUN RUN ...` writes them"
         )
     if any(_weights(one.a) & _weights(one.b) for one in found):
-        raise BadData("the two models have trainings in common; no interval holds for such")
+        raise BadData("the two models have training runs in common; no interval holds for such")
     return found
 
 
-def table(differences: Sequence[Difference], a: str, b: str) -> str:
-    """Means with standard deviations and their differences as Markdown, shares in percent."""
-    heads = ["protocol, metric", "data set, train / test images", a, b, "difference [95 %, Welch]"]
-    return pipes([heads, *map(_line, differences)]) + (
-        "\n\nMean ± standard deviation (n - 1) over trainings, on one set of test images. Each interval stands for "
-        "itself: where nothing differs, about one in 20 still leaves 0 out."
+def table(comparisons: Sequence[RecipeComparison], a: str, b: str) -> str:
+    """Means with standard deviations, their differences and verdicts as Markdown, shares in percent."""
+    heads = ["protocol, metric", "data set, train / test images", a, b, "difference [95 %]", "p", "better"]
+    adjusted = holm([found.difference.p for found in comparisons])
+    lines = [_line(found, p, (a, b)) for found, p in zip(comparisons, adjusted, strict=True)]
+    return pipes([heads, *lines]) + (
+        "\n\nMean ± standard deviation (n - 1) over training runs, on one set of test images; interval and test are "
+        f"Welch's. p is adjusted for {len(lines)} comparison{'s' * (len(lines) > 1)} (Holm), the intervals are not; "
+        f"one recipe is better where p < {LEVEL}."
     )
 
 
-def _line(found: Difference) -> list[str]:
-    row = found.a
+def _line(found: RecipeComparison, p: float, names: tuple[str, str]) -> list[str]:
+    row, (low, high, _) = found.a, found.difference
     scale, unit = (100, " (%)") if row["unit"] == "share" else (1, "")
-    numbers = (scale * number for number in (row["value"] - found.b["value"], found.low, found.high))
+    difference = row["value"] - found.b["value"]
     return [
         f"{row['protocol'].split(',')[0]}, {row['metric']}{unit}",
         f"{row['dataset']}, {row['n_train']:,} / {row['n_test']:,}",
         cell(row),
         cell(found.b),
-        "{:+.2f} [{:+.2f}, {:+.2f}]".format(*numbers),
+        f"{scale * difference:+.2f} [{scale * low:+.2f}, {scale * high:+.2f}]",
+        f"{p:.2g}",
+        names[difference < 0] if p < LEVEL else "",
     ]
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from scipy.stats import ttest_ind
+from scipy.stats import t, ttest_ind
 
 from eval.compare import compare_recipes, table
-from eval.intervals import welch
+from eval.intervals import holm, welch
 from eval.seeds import mean_rows
 from eval.tables import markdown, notes
 from zoo.errors import BadData, CorruptFile
@@ -149,15 +149,22 @@ def test_two_recipes_are_compared_over_their_trainings(card: Card):
     (found,) = compare_recipes(a, b)
     # By hand: variances over n are 0.0021 / 3 and 0.0008 / 2, so the deviation of the difference is sqrt(0.0011), with
     # 0.0011^2 / (0.0007^2 / 2 + 0.0004^2) = 2.988 degrees of freedom, whose 97.5 % quantile of t is 3.189.
-    assert (found.low, found.high) == pytest.approx((0.08 - 0.1058, 0.08 + 0.1058), abs=2e-4)
-    line = "| digits, 1,438 / 359 | 55.00 ± 4.58 (3 trainings) | 47.00 ± 2.83 (2 trainings) | +8.00 [-2.58, +18.58] |"
-    line = f"| k-NN, top-1 accuracy (%) {line}"
+    low, high, p = found.difference
+    assert (low, high) == pytest.approx((0.08 - 0.1058, 0.08 + 0.1058), abs=2e-4)
+    assert p == pytest.approx(2 * t.sf(0.08 / 0.0011**0.5, 2.988), abs=1e-4)
+    cells = [
+        "k-NN, top-1 accuracy (%)",
+        "digits, 1,438 / 359",
+        "55.00 ± 4.58 (3 trainings)",
+        "47.00 ± 2.83 (2 trainings)",
+    ]
+    line = f"| {' | '.join([*cells, '+8.00 [-2.58, +18.58]', '0.095', ''])} |"
     assert line in table([found], a.name, b.name).splitlines()
     with pytest.raises(BadData, match=r"first model has 1, the second 0, none of the same measure; .*eval.seeds"):
         compare_recipes(a, run(card, 1, 0.5))
     with pytest.raises(BadData, match=r"first model has 1, the second 1, none of the same measure"):
         compare_recipes(a, trained(card, "simmoco-r20-digits", [0.4, 0.5], n_test=100))
-    with pytest.raises(BadData, match="the two models have trainings in common"):
+    with pytest.raises(BadData, match="the two models have training runs in common"):
         compare_recipes(a, a)
 
 
@@ -168,14 +175,38 @@ def test_a_number_that_is_no_share_is_compared_in_its_own_unit(card: Card):
     assert "| 31.00 ± 1.41 (2 trainings) | 20.00 ± 0.00 (2 trainings) | +11.00 [" in table([found], "a", "b")
 
 
+def test_of_many_comparisons_only_those_that_are_told_after_holms_correction_name_a_better_recipe(card: Card):
+    """One of five metrics differs with p = 0.017: told alone, not told among five."""
+    a, b = ("simco-r20-digits", [0.50, 0.56, 0.59]), ("simmoco-r20-digits", [0.40, 0.43])
+    (alone,) = compare_recipes(trained(card, *a), trained(card, *b))
+    assert 0.01 < alone.difference.p < 0.05
+    assert table([alone], "A", "B").splitlines()[2].endswith("| A |")
+    (same,) = compare_recipes(trained(card, *a), trained(card, b[0], [0.50, 0.60]))
+    five = table([alone, same, same, same, same], "A", "B").splitlines()[2:7]
+    assert [line.split("|")[-2].strip() for line in five] == [""] * 5
+    assert float(five[0].split("|")[-3]) == pytest.approx(5 * alone.difference.p, rel=0.05)
+
+
+def test_holms_correction_is_the_one_of_its_paper():
+    """Holm 1979: the smallest of 4 times 4, the next times 3, ..., never falling, at most 1."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.6]) == pytest.approx([1, 1])
+    assert holm([0.2]) == [0.2]
+
+
 def test_the_interval_over_trainings_covers_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(0)
     intervals = [welch(rng.normal(0.5, 0.01, 3).tolist(), rng.normal(0.4, 0.03, 5).tolist()) for _ in range(1000)]
-    assert 0.93 < np.mean([low < 0.1 < high for low, high in intervals]) < 0.97
+    assert 0.93 < np.mean([low < 0.1 < high for low, high, _ in intervals]) < 0.97
     a, b = [0.50, 0.56, 0.59], [0.45, 0.49]
-    assert welch(a, b) == pytest.approx(tuple(ttest_ind(a, b, equal_var=False).confidence_interval()))
-    assert welch([0.5, 0.5], [0.25, 0.25]) == (-np.inf, np.inf)
+    of_a, of_b = np.var(a, ddof=1) / 3, np.var(b, ddof=1) / 2  # Welch's formulas, written out
+    freedom = (of_a + of_b) ** 2 / (of_a**2 / 2 + of_b**2 / 1)
+    half = t.ppf(0.975, freedom) * (of_a + of_b) ** 0.5
+    difference = np.mean(a) - np.mean(b)
+    p = ttest_ind(a, b, equal_var=False).pvalue
+    assert welch(a, b) == pytest.approx((difference - half, difference + half, p))
+    assert welch([0.5, 0.5], [0.25, 0.25]) == (-np.inf, np.inf, 1)
     # One side alike: the other's deviation sqrt(0.02 / 2) with 1 degree of freedom, whose quantile is 12.706.
-    assert welch([0.5, 0.5], [0.4, 0.6]) == pytest.approx((-1.2706, 1.2706), abs=1e-4)
-    with pytest.raises(BadData, match="1 and 2 trainings"):
+    assert welch([0.5, 0.5], [0.4, 0.6])[:2] == pytest.approx((-1.2706, 1.2706), abs=1e-4)
+    with pytest.raises(BadData, match="1 and 2 training runs"):
         welch([0.5], [0.4, 0.5])
