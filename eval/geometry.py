@@ -8,7 +8,7 @@ from eval.features import BATCH, PixelEncoder, batch_of, labelled, resized
 from eval.task import Outcome, Task
 from zoo.errors import BadData
 from zoo.images.split import Split
-from zoo.model.embedding import unit_rows
+from zoo.model.embedding import in_range, unit_rows
 
 PAIRS_OF = 2048  # images for the two measures of Wang and Isola
 
@@ -18,7 +18,7 @@ def geometry(task: Task) -> list[Outcome]:
     rows = task.queries.rows
     if len(rows) < 2:
         raise BadData("one test image has no geometry; two are needed")
-    raw, centred = spectrum(rows), spectrum(rows - rows.mean(0))
+    raw, centred = spectrum(rows), spectrum(rows, centred=True)
     few = task.test.sample(PAIRS_OF)
     measures = {
         "rankme": ("RankMe, singular values, un-centred", rank_me(raw)),
@@ -41,8 +41,15 @@ def some_rows(rows: np.ndarray, *, most: int = PAIRS_OF, seed: int = 0) -> np.nd
     return rows[np.random.default_rng(seed).permutation(len(rows))[:most]]
 
 
-def spectrum(rows: np.ndarray) -> np.ndarray:
-    """Singular values, falling, of rows (n, D), from the Gram matrix: half the cost of an SVD."""
+def spectrum(rows: np.ndarray, *, centred: bool = False) -> np.ndarray:
+    """Singular values, falling, of rows (n, D), less their mean if `centred`.
+
+    From the Gram matrix: half the cost of an SVD.
+
+    In units of a power of two, so that no square overflows or vanishes: everything made of them is a ratio.
+    """
+    scaled = in_range(rows.reshape(1, -1)).reshape(len(rows), -1)
+    rows = scaled - scaled.mean(0) if centred else scaled
     gram = (rows.T @ rows if rows.shape[1] <= len(rows) else rows @ rows.T).astype(np.float64)
     return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0))
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from eval.linear import refuse_one_class
 from eval.task import Outcome, Task
 from zoo.errors import BadData
+from zoo.model.embedding import in_range
 
 KS = (1, 5, 10, 20, 50, 100, 200)
 TEMPERATURE = 0.07  # of the headline
@@ -72,7 +73,7 @@ def _nearest(
 
 
 def _unit(features: np.ndarray, device: str | torch.device) -> Tensor:
-    rows = torch.from_numpy(np.asarray(features, np.float32)).to(device)
+    rows = torch.from_numpy(in_range(np.asarray(features, np.float32))).to(device)
     return torch.nn.functional.normalize(rows, dim=1)
 
 

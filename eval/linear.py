@@ -227,7 +227,8 @@ def mean_and_scale(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation (D,) float32 of the columns; of a constant one the latter is infinite."""
     mean = rows.mean(0, dtype=np.float64).astype(np.float32)
     std = rows.std(0, dtype=np.float64).astype(np.float32)
-    return mean, np.where(std > 1e-6 * np.abs(mean) + 1e-30, std, np.inf).astype(np.float32)
+    smallest = 1e-6 * np.abs(mean) + np.finfo(np.float32).tiny
+    return mean, np.where(std > smallest, std, np.inf).astype(np.float32)
 
 
 def refuse_one_class(labels: np.ndarray, *, split: str = "train") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from sklearn.decomposition import PCA
@@ -44,8 +44,8 @@ def confusion_figure(predicted: np.ndarray, task: Task, *, by: str) -> Figure:
     figure.colorbar(image, ax=axis, label="share of the true class", shrink=0.5)
     axis.set_xlabel("predicted class")
     axis.set_ylabel("true class")
-    _name_ticks(axis.xaxis, [_class_name(task, c) for c in columns])
-    _name_ticks(axis.yaxis, [_class_name(task, c) for c in rows])
+    _name_ticks(axis.xaxis, [_class_name(task, int(c)) for c in columns])
+    _name_ticks(axis.yaxis, [_class_name(task, int(c)) for c in rows])
     return figure
 
 
@@ -67,7 +67,7 @@ def per_class_figure(predicted: np.ndarray, task: Task, *, by: str) -> Figure:
     axis.set_ylabel(f"{what}, %")
     axis.set_ylim(0, 100)
     axis.margins(x=0.01)
-    _name_ticks(axis.xaxis, [_class_name(task, c) for c in order])
+    _name_ticks(axis.xaxis, [_class_name(task, int(c)) for c in order])
     return figure
 
 
@@ -136,7 +136,7 @@ def _named(label: np.ndarray, split: Split) -> str:
 def spectrum_png(task: Task) -> bytes:
     """Singular values of the centred test features, relative to the largest: a steep fall is dimensional collapse."""
     rows = task.queries.rows
-    values = spectrum(rows - rows.mean(0))
+    values = spectrum(rows, centred=True)
     figure, axis = _canvas(5, 3.6, f"spectrum of {len(rows):,} centred {task.test.split} features")
     axis.semilogy(range(1, len(values) + 1), np.maximum(values / max(values[0], 1e-30), 1e-8))
     axis.set_xlabel("rank")
@@ -168,11 +168,10 @@ def _name_ticks(axis: Axis, names: Sequence[str]) -> None:
     step = -(-len(names) // NAMED)
     many = len(names) > 30
     axis.set_ticks(range(0, len(names), step), names[::step], fontsize=6 if many else 9)
-    if axis.axis_name == "x":
-        rotation, ha = (90, "center") if many else (60, "right")
-        axis.set_tick_params(rotation=rotation)
+    if isinstance(axis, XAxis):
+        axis.set_tick_params(rotation=90 if many else 60)
         for label in axis.get_ticklabels():
-            label.set_horizontalalignment(ha)
+            label.set_horizontalalignment("center" if many else "right")
 
 
 def _picture(axis: Axes, pixels: np.ndarray, title: str, colour: str) -> None:

@@ -40,14 +40,15 @@ PROTOCOLS: dict[str, Protocol] = {
 SUITES = {"transfer": ("linear", "fewshot", "labels", "finetune")}
 
 
-def expand(protocols: Sequence[str], *, several_labels: bool = False) -> list[str]:
+def expand(protocols: str | Sequence[str], *, several_labels: bool = False) -> list[str]:
     """Names of PROTOCOLS, each once; a suite stands for those of its own that can measure the data.
 
-    several_labels: the data's images may be of several classes. Raises UnknownName, BadData.
+    protocols: names, or one string with commas between them. several_labels: the images may be of several classes.
+    Raises UnknownName, BadData.
     """
     able = [name for name, protocol in PROTOCOLS.items() if protocol.several_labels or not several_labels]
     names = []
-    for text in protocols:
+    for text in [name.strip() for name in protocols.split(",")] if isinstance(protocols, str) else protocols:
         names += [name for name in SUITES[text] if name in able] if text in SUITES else [text]
     for name in names:
         if name not in PROTOCOLS:

@@ -41,7 +41,7 @@ def score(
     models: str | Path | Sequence[str | Path],
     *,
     data: dict[str, Path | None] | None = None,
-    protocols: Sequence[str] = ("knn",),
+    protocols: str | Sequence[str] = ("knn",),
     max_train: int | None = None,
     max_test: int | None = None,
     finetune_steps: int = 5000,
@@ -143,7 +143,7 @@ def main() -> None:
         rows = score(
             models,
             data=where,
-            protocols=[name.strip() for name in protocol.split(",")],
+            protocols=protocol,
             max_train=max_train,
             max_test=max_test,
             finetune_steps=finetune_steps,

@@ -102,6 +102,11 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
         unseen=unseen(train.labels, test.labels),
         duplicates=duplicates(train, test),
     )
+    if counts.unseen and counts.unseen == np.count_nonzero(has_label(test.labels)):
+        raise BadData(
+            f"{name}: no test image is of a class that train has, so nothing could be right. Are the class folders of "
+            f"train and test named alike? {_some_classes(train)} in train, {_some_classes(test)} in test"
+        )
     if 2 * counts.duplicates > len(test):
         raise BadData(
             f"{name}: {counts.duplicates} of {len(test)} test images are train images, too; a score on them would be "
@@ -109,6 +114,14 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
         )
     classes = train.labels.shape[1] if train.labels.ndim > 1 else dataset_row(name).classes
     return Source(name, train, test, classes, counts)
+
+
+def _some_classes(split: Split) -> str:
+    """Names of the first classes that have images."""
+    used = np.flatnonzero((split.labels == 1).any(0)) if split.labels.ndim > 1 else np.unique(split.labels)
+    names = dict(enumerate(split.classes))
+    shown = [names.get(label, str(label)) for label in used.tolist() if label >= 0]
+    return ", ".join(shown[:4]) + (", ..." if len(shown) > 4 else "")
 
 
 def unseen(train: np.ndarray, test: np.ndarray) -> int:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import shutil
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from eval.compare import compare_files, sentence
 from eval.contestants import baselines, fingerprint, open_contestant
 from eval.features import RawPixels, extract
-from eval.intervals import compare, wilson
+from eval.intervals import compare_predictions, wilson
 from eval.knn import knn_predict
 from eval.metrics import confusion, grade, mean_per_class, per_class
 from eval.protocols import PROTOCOLS, expand
@@ -117,17 +118,36 @@ def test_mcnemar_and_the_bootstrap_tell_a_difference_and_tell_none():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 2000)
     good, bad = (np.where(rng.random(2000) < share, labels, (labels + 1) % 10) for share in (0.8, 0.7))
-    result = compare(good, bad, labels)
+    result = compare_predictions(good, bad, labels)
     assert result.low > 0.05
     assert result.high < 0.15
     assert result.p < 1e-6
     assert result.difference == pytest.approx(result.a - result.b)
-    same = compare(good, good, labels)
+    same = compare_predictions(good, good, labels)
     assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
-    by_hand = compare(np.array([0] * 10), np.array([1] * 8 + [0] * 2), np.zeros(10, int))
+    by_hand = compare_predictions(np.array([0] * 10), np.array([1] * 8 + [0] * 2), np.zeros(10, int))
     assert by_hand.p == pytest.approx(2 * 0.5**8)  # 8 of 8 discordant images for A
     with pytest.raises(BadData, match="same images"):
-        compare(good, bad[:5], labels)
+        compare_predictions(good, bad[:5], labels)
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b"), [(62, 42), (10, 3), (40, 60), (39, 60), (5, 0), (6, 0), (0, 0), (700, 9)]
+)
+def test_the_verdict_is_that_of_mcnemars_test_alone(only_a, only_b):
+    """(62, 42) of 1,200: the bootstrap interval may leave 0 out where the exact test says p = 0.062."""
+    labels = np.zeros(1200, int)
+    a, b = labels.copy(), labels.copy()
+    b[:only_a] = 1
+    a[only_a : only_a + only_b] = 1
+    result = compare_predictions(a, b, labels)
+    fewer, discordant = min(only_a, only_b), only_a + only_b
+    by_hand = min(1.0, 2 * sum(math.comb(discordant, i) for i in range(fewer + 1)) / 2**discordant)
+    assert result.p == pytest.approx(by_hand)
+    told = sentence(result, "A", "B")
+    expected = "no difference can be told" if by_hand >= 0.05 else f"{'A' if only_a > only_b else 'B'} is better"
+    assert told.startswith(f"{expected} (McNemar's exact test, p = {by_hand:.2g}). A ")
+    assert told.count("better") + told.count("no difference") == 1
 
 
 def test_the_bootstrap_interval_covers_the_truth_as_often_as_it_says():
@@ -135,7 +155,7 @@ def test_the_bootstrap_interval_covers_the_truth_as_often_as_it_says():
     labels = np.zeros(300, int)
     for seed in range(200):
         a, b = ((rng.random(300) > share).astype(int) for share in (0.7, 0.65))
-        result = compare(a, b, labels, seed=seed)
+        result = compare_predictions(a, b, labels, seed=seed)
         covered += result.low <= 0.05 <= result.high
     assert 0.90 <= covered / 200 <= 0.99
 
@@ -268,6 +288,8 @@ def test_the_best_k_and_t_are_told_apart_from_the_headline_with_what_chose_them(
 
 
 def test_an_unknown_protocol_kind_or_network_is_told_with_the_nearest_names():
+    assert expand("knn") == ["knn"]
+    assert expand("knn, ridge") == ["knn", "ridge"]
     assert expand(["transfer", "linear"]) == ["linear", "fewshot", "labels", "finetune"]
     with pytest.raises(UnknownName, match="knn"):
         expand(["knnn"])
@@ -392,6 +414,15 @@ def test_test_images_of_a_class_that_train_lacks_count_as_mistakes_and_are_count
     rows = score("pixels:", data={"digits": folder}, protocols=["knn", "linear"])
     assert all(r["n_test"] == 9 and r["value"] <= 6 / 9 for r in rows)
     assert "3 test images of classes that train lacks" in markdown(rows)
+
+
+@pytest.mark.parametrize("test", [["A", "B"], ["c"]])
+def test_test_images_all_of_classes_that_train_lacks_are_a_mistake_of_layout(tmp_path, test):
+    folder = image_folder(tmp_path, {"train": ["a", "b"], "test": test}, np.random.default_rng(0))
+    with pytest.raises(
+        BadData, match=f"no test image is of a class that train has.* a, b in train, {', '.join(test)} in"
+    ):
+        open_source("digits", folder)
 
 
 def test_a_test_split_that_is_a_copy_of_train_is_refused_and_single_duplicates_are_counted(tmp_path):

@@ -18,6 +18,7 @@ from serve_http import free_port
 from eval.contestants import Contestant, fingerprint
 from eval.features import RawPixels
 from eval.intervals import wilson
+from eval.knn import knn_predict
 from eval.score import score
 from eval.sources import Processes, features_of, in_one_order, open_source
 from eval.tables import markdown
@@ -25,6 +26,7 @@ from zoo.errors import BadData, CorruptFile, ZooError
 from zoo.hub.load import load_encoder
 from zoo.hub.store import read_card
 from zoo.images.split import Split, open_split
+from zoo.model.embedding import unit_rows
 from zoo.model.encoder import save_encoder
 
 ROOT = Path(__file__).parents[1]
@@ -197,3 +199,34 @@ def test_a_full_disk_leaves_no_half_row_and_is_one_line(tmp_path):
     assert "\n" not in str(told.value)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(score("pixels:", **source)) == 1
+
+
+class Scaled(RawPixels):
+    """Raw pixels in other units."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(8)
+        self.factor = np.float32(factor)
+
+    def embed_pixels(self, pixels):
+        return super().embed_pixels(pixels) * self.factor
+
+
+@pytest.mark.parametrize("exponent", [-100, -40, 62, 63, 66, 100, 126])
+def test_no_value_depends_on_the_unit_of_the_features(monkeypatch, exponent):
+    """2^63 is 9e18, whose square overflows; powers of two round nothing, so the values are equal to the digit."""
+    protocols = ["knn", "ridge", "linear", "fewshot", "retrieval", "geometry"]
+
+    def measured(factor: float) -> dict:
+        monkeypatch.setattr("eval.score.open_contestant", lambda *_, **__: Contestant("x", Scaled(factor), ""))
+        rows = score("x:", data={"digits": None}, protocols=protocols, max_train=120, max_test=50)
+        return {row["key"]: row["value"] for row in rows}
+
+    assert measured(2.0**exponent) == pytest.approx(measured(1.0), rel=1e-5)
+
+
+def test_rows_of_very_unlike_lengths_keep_their_directions():
+    rows = np.array([[3, 4], [3e30, 4e30], [3e-30, 4e-30], [0, 0]], np.float32)
+    assert unit_rows(rows) == pytest.approx(np.array([[0.6, 0.8]] * 3 + [[0, 0]]))
+    votes = knn_predict(rows[:3] * np.array([[1, 1], [1, -1], [1, 1]]), np.array([0, 1, 0]), rows[1:2], ks=(1,))
+    assert votes[1, 0.07].tolist() == [0]

@@ -2,7 +2,24 @@
 
 import numpy as np
 
+LARGEST, SMALLEST = 1e15, 1e-9  # of a row's largest entry, for its squares and their sum to be ordinary float32
+
 
 def unit_rows(features: np.ndarray) -> np.ndarray:
     """(n, D) rows scaled to unit L2 norm; a zero row stays zero."""
+    features = in_range(features)
     return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+
+
+def in_range(features: np.ndarray) -> np.ndarray:
+    """(n, D) as it is if its squares and their sums are ordinary float32, else each row times a power of two.
+
+    The largest entry of a scaled row is in [0.5, 1), so the direction of each row stays exact where a plain norm would
+    overflow (above 1e19) or vanish (below 1e-12). A zero row stays zero.
+    """
+    if not features.size:
+        return features
+    peak = np.abs(features).max(1, keepdims=True)
+    if not ((peak > LARGEST) | ((peak < SMALLEST) & (peak > 0))).any():
+        return features
+    return np.asarray(np.ldexp(features, -np.frexp(peak)[1]))
