@@ -15,12 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import tyro
 
-from zoo.errors import BadData, needs
+from zoo.command_line import parse_and_call, run_command
+from zoo.errors import BadData
 
-with needs("eval", command=__name__ == "__main__"):
-    import scipy  # noqa: F401  (eval.intervals')
+if __name__ == "__main__":
+    run_command("eval.compare", extra="eval")
 
-from eval.command import run
+import scipy  # noqa: F401  (eval.intervals')
+
 from eval.intervals import LEVEL, ImageComparison, MeanDifference, compare_predictions, compare_scores, holm, welch
 from eval.results import read_predictions
 from eval.seeds import measured_alike, whole
@@ -79,7 +81,7 @@ def compare_recipes(a: Card, b: Card) -> list[RecipeComparison]:
     if not found:
         raise BadData(
             f"numbers over seeds: the first model has {len(mine)}, the second {len(theirs)}, none of the same measure; "
-            "`python -m eval.seeds MODEL RUN RUN ...` writes them"
+            "`zoo seeds MODEL RUN RUN ...` writes them"
         )
     if any(_weights(one.a) & _weights(one.b) for one in found):
         raise BadData("the two models have training runs in common; no interval holds for such")
@@ -149,8 +151,4 @@ def main() -> None:
             names = (first.name, second.name) if first.name != second.name else (a, b)
             print(table(compare_recipes(first, second), *names))
 
-    run(command_line, module="eval.compare", stopped="nothing was written")
-
-
-if __name__ == "__main__":
-    main()
+    parse_and_call(command_line, prog="python -m eval.compare", stopped="nothing was written")

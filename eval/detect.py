@@ -21,15 +21,18 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from zoo.errors import BadData, needs
+from zoo.command_line import parse_and_call, run_command
+from zoo.errors import BadData
 
-with needs("eval", command=__name__ == "__main__"):
-    import accelerate  # noqa: F401  (eval.contestants')
-    import pycocotools  # noqa: F401  (torchmetrics')
-    import torch
-    import tyro
+if __name__ == "__main__":
+    run_command("eval.detect", extra="eval")
 
-from eval.command import at_least_one, run
+import accelerate  # noqa: F401  (eval.contestants')
+import pycocotools  # noqa: F401  (torchmetrics')
+import torch
+import tyro
+
+from eval.command import at_least_one
 from eval.contestants import SEED, Contestant, fingerprint, is_of_the_zoo, open_contestant
 from eval.detection import METRICS, RATE, Diverged, average_precision, fit
 from eval.detector import REGIONS, SIDES, Neck, detector
@@ -226,14 +229,10 @@ def main() -> None:
             print(_line(name, trainings(means[0]), means))
         _tell_diverged([first for of_one in table.values() for first, *_ in of_one])
 
-    run(command_line, module="eval.detect", stopped="with --out FOLDER, the same command goes on from there")
+    parse_and_call(command_line, prog="zoo detect", stopped="with --out FOLDER, the same command goes on from there")
 
 
 def _tell_diverged(rows: Sequence[Row]) -> None:
     """Raises BadData if a training diverged."""
     if lost := sum(row["value"] is None for row in rows):
         raise BadData(f"{lost} of {len(rows)} trainings diverged, and are in no mean; a lower --rate may do")
-
-
-if __name__ == "__main__":
-    main()

@@ -13,15 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from zoo.errors import BadData, needs
+from zoo.command_line import parse_and_call, run_command
+from zoo.errors import BadData
 
-with needs("eval", command=__name__ == "__main__"):
-    import accelerate  # noqa: F401  (eval.sources')
-    import sklearn  # noqa: F401  (eval.linear's)
-    import torch
-    import tyro
+if __name__ == "__main__":
+    run_command("eval.score", extra="eval")
 
-from eval.command import at_least_one, run
+import accelerate  # noqa: F401  (eval.sources')
+import sklearn  # noqa: F401  (eval.linear's)
+import torch
+import tyro
+
+from eval.command import at_least_one
 from eval.contestants import Contestant, baselines, is_of_the_zoo, open_contestant
 from eval.measure import measure
 from eval.own_card import add_rows, is_ours
@@ -164,7 +167,7 @@ def main() -> None:
             for model in models:
                 _tell_unwritten(model)
 
-    run(command_line, module="eval.score", stopped="with --out FOLDER, the same command goes on from there")
+    parse_and_call(command_line, prog="zoo score", stopped="with --out FOLDER, the same command goes on from there")
 
 
 def _tell_unwritten(model: str) -> None:
@@ -180,7 +183,3 @@ def _data_argument(text: str) -> tuple[str, Path | None]:
     name, _, path = text.partition("=")
     dataset_row(name)
     return name, Path(path) if path else None
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,11 @@ from typing import Annotated
 
 import tyro
 
-from eval.command import run
+from zoo.command_line import parse_and_call, run_command
+
+if __name__ == "__main__":
+    run_command("eval.seeds", extra="eval")
+
 from eval.own_card import add_rows, is_ours, writable
 from eval.tables import Row, markdown, over_seeds
 from zoo.errors import BadData, CorruptFile, ZooError
@@ -78,7 +82,7 @@ def _mean_row(row: Row, twins: Sequence[Row], runs: Sequence[Card]) -> Row:
 
 def _check(card: Card, runs: Sequence[Card]) -> None:
     if not card.measured:
-        raise BadData(f"{card.name} has no numbers yet: python -m eval.score MODEL --data NAME=DIR, and so the runs")
+        raise BadData(f"{card.name} has no numbers yet: zoo score MODEL --data NAME=DIR, and so the runs")
     if len(runs) < 2:
         raise BadData(f"{len(runs)} run{'s' * (not runs)}; a spread over seeds needs two at least")
     for number, trained in enumerate(runs, 1):
@@ -138,8 +142,4 @@ def main() -> None:
         add_rows(folder, rows)
         print(markdown(rows))
 
-    run(command_line, module="eval.seeds", stopped="nothing was written")
-
-
-if __name__ == "__main__":
-    main()
+    parse_and_call(command_line, prog="zoo seeds", stopped="nothing was written")

@@ -8,7 +8,6 @@ shard alone, was mended. OUT is a folder that all workers see.
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, final
@@ -16,12 +15,15 @@ from typing import Annotated, Any, final
 import numpy as np
 import tyro
 
+from zoo.command_line import parse_and_call, run_command
 from zoo.errors import BadData, BadImage, ZooError, needs
 
-with needs("bulk", command=__name__ == "__main__"):
-    import onnxruntime  # noqa: F401  (serve.session's)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+if __name__ == "__main__":
+    run_command("serve.bulk", extra="bulk")
+
+import onnxruntime  # noqa: F401  (serve.session's)
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from serve.inputs import Encoded, Shard, images_of, shards_of
 from serve.limits import MAX_IMAGE
@@ -176,14 +178,5 @@ def _run(todo: list[Shard], model: str, source: str, output: Path, *, workers: i
 
 
 def main() -> None:
-    try:
-        tyro.cli(bulk, prog="python -m serve.bulk")
-    except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on after the last whole shard", file=sys.stderr)
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()
+    """Command line of `zoo bulk`."""
+    parse_and_call(bulk, prog="zoo bulk", stopped="the same command goes on after the last whole shard")

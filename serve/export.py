@@ -4,7 +4,6 @@ The graph takes uint8 pixels and normalises them itself, so mean and std cannot 
 """
 
 import json
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -13,13 +12,16 @@ import numpy as np
 import tyro
 from PIL import Image
 
-from zoo.errors import ZooError, needs
+from zoo.command_line import parse_and_call, run_command
+from zoo.errors import ZooError
 
-with needs("export", command=__name__ == "__main__"):
-    import onnx
-    import onnxruntime  # noqa: F401  (serve.session's)
-    import torch
-    from torch import Tensor, nn
+if __name__ == "__main__":
+    run_command("serve.export", extra="export")
+
+import onnx
+import onnxruntime  # noqa: F401  (serve.session's)
+import torch
+from torch import Tensor, nn
 
 from serve.quantize import quantize as to_int8
 from serve.session import FORMAT, INPUT, OUTPUT, Session
@@ -185,14 +187,5 @@ def _pictures(encoder: Encoder, n: int, data: Path | None) -> np.ndarray:
 
 
 def main() -> None:
-    try:
-        tyro.cli(export, prog="python -m serve.export")
-    except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        print("stopped; an earlier file, if there was one, is as it was", file=sys.stderr)
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()
+    """Command line of `zoo export`."""
+    parse_and_call(export, prog="zoo export", stopped="an earlier file, if there was one, is as it was")

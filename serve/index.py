@@ -9,10 +9,13 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from zoo.errors import BadData, BadImage, ZooError, needs
+from zoo.command_line import parse_and_call, run_command
+from zoo.errors import BadData, BadImage, ZooError
 
-with needs("index", command=__name__ == "__main__"):
-    import onnxruntime  # noqa: F401  (serve.session's)
+if __name__ == "__main__":
+    run_command("serve.index", extra="index")
+
+import onnxruntime  # noqa: F401  (serve.session's)
 
 from serve.limits import MAX_BATCH, MAX_IMAGE, SUFFIXES
 from serve.search import SUFFIX, Entry, Facts, read_index, write_index
@@ -148,15 +151,9 @@ def _decoded(
 
 
 def main() -> None:
-    try:
-        tyro.cli(build, prog="zoo index")
-    except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        said = "stopped; an earlier index, if there was one, is as it was; the same command goes on from here"
-        print(said, file=sys.stderr)
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()
+    """Command line of `zoo index`."""
+    parse_and_call(
+        build,
+        prog="zoo index",
+        stopped="an earlier index is as it was; the same command goes on from here",
+    )

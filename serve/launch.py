@@ -14,7 +14,8 @@ from pathlib import Path
 
 import tyro
 
-from zoo.errors import NotInstalled, ZooError
+from zoo.command_line import parse_and_call
+from zoo.errors import NotInstalled, ZooError, how_to_install
 from zoo.files import make_folder, zoo_home
 from zoo.hub.resolve import folder_at_hand
 from zoo.hub.store import CARD, onnx_file
@@ -42,18 +43,19 @@ def launch(
         workers: processes; each has its own copy of the models and computes in one thread.
     """
     if find_spec("bentoml") is None:
-        raise NotInstalled('bentoml is not installed: pip install "contrastive-zoo[serve]"')
+        raise NotInstalled(f"bentoml is not installed. {how_to_install('serve')}")
     check(models, index, host=host, workers=workers, keys=os.environ.get("ZOO_API_KEY", ""))
     check_address(host, port)
     settings = environment(models, index, host=host, port=port, workers=workers)
     check_home(Path(settings["BENTOML_HOME"]))
     for name in without_onnx(models):
-        subprocess.run([sys.executable, "-m", "serve.export", name])  # where it fails, the server says what is missing
+        subprocess.run([sys.executable, "-P", "-m", "serve.export", name])
     os.environ.update(settings)
     open_more_files()
     command = [sys.executable, "-m", "bentoml", "serve", "serve.service:Embeddings"]
+    packages = str(Path(__file__).parents[1])  # BentoML puts it first on sys.path: the default is the user's folder
     sys.stdout.flush()
-    os.execv(sys.executable, [*command, "--host", host, "--port", str(port)])
+    os.execv(sys.executable, [*command, "--working-dir", packages, "--host", host, "--port", str(port)])
 
 
 def check(models: tuple[str, ...], index: tuple[str, ...], *, host: str, workers: int, keys: str) -> None:
@@ -113,19 +115,26 @@ def without_onnx(models: tuple[str, ...]) -> list[str]:
     return [name for name, at in found.items() if at and onnx_file(at).parent != at and not onnx_file(at).is_file()]
 
 
+def absolute(model: str) -> str:
+    """A path independent of the working directory; a name as it is."""
+    return str(Path(model).absolute()) if os.sep in model or Path(model).exists() else model
+
+
 def environment(
     models: tuple[str, ...], index: tuple[str, ...], *, host: str, port: int, workers: int
 ) -> dict[str, str]:
     """What the server and its workers read."""
     home = Path(os.environ.get("BENTOML_HOME") or zoo_home() / "bentoml").expanduser()
     return {
-        "ZOO_MODEL": ",".join(models),
+        "ZOO_HOME": str(zoo_home().absolute()),  # the workers run in another folder
+        "ZOO_MODEL": ",".join(absolute(model) for model in models),
         "ZOO_INDEX": ",".join(str(Path(path).resolve()) for path in index),
         # a folder of each server's own: BentoML empties that of the metrics as it starts, also under a running server
         "BENTOML_HOME": str(home / f"{host}-{port}".replace(":", ".")),
         **NO_REPORTS,
         "BENTOML_CONFIG_OPTIONS": f"services.Embeddings.workers={workers}",
         "HF_HUB_OFFLINE": "1",
+        "PYTHONSAFEPATH": "1",  # a serve.py in the user's folder is not ours
         "OMP_NUM_THREADS": "1",
     }
 
@@ -139,12 +148,8 @@ def open_more_files() -> None:
 
 
 def main() -> None:
-    try:
-        tyro.cli(launch, prog="zoo serve")
-    except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:  # while a model is exported first; BentoML has its own end
-        sys.exit(130)
+    """Command line of `zoo serve`."""
+    parse_and_call(launch, prog="zoo serve")
 
 
 if __name__ == "__main__":

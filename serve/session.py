@@ -19,7 +19,7 @@ from zoo.images.pixels import preprocess
 FORMAT = "contrastive-zoo/1"  # of the metadata; a reader refuses others
 INPUT, OUTPUT = "pixels", "embedding"
 GOLDEN_GAP = 1e-4  # largest difference over largest value; another machine sums in another order
-AGAIN = "Export it again: python -m serve.export"
+AGAIN = "Export it again: zoo export"
 
 
 @final
@@ -32,7 +32,7 @@ class Session:
 
     def __init__(self, path: Path, *, threads: int = 1) -> None:
         if not path.is_file():
-            raise NoWeights(f"{path} is not there. Export it: python -m serve.export {path.parent}")
+            raise NoWeights(f"{path} is not there. Export it: zoo export {path.parent}")
         try:
             self._runtime = onnxruntime.InferenceSession(path, _options(threads), providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has a dozen unrelated classes for a file it cannot read
@@ -70,7 +70,7 @@ def open_model(where: str) -> Session:
     folder = locate(where)
     file = onnx_file(folder)
     if not file.is_file():
-        raise NoWeights(f"{file} is not there. Export it: python -m serve.export {where}")
+        raise NoWeights(f"{file} is not there. Export it: zoo export {where}")
     session = Session(file)
     weights = read_card(folder).weights
     if weights is None or weights.sha256 != session.weights_sha256:

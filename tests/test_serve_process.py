@@ -22,7 +22,7 @@ from serve_model import NAME, encode, gap, noise, png
 
 from serve.launch import check, check_address, environment
 from serve.limits import MAX_BODY
-from zoo.errors import ZooError
+from zoo.errors import ZooError, how_to_install
 from zoo.model.encoder import Encoder
 
 pytest_plugins = ["serve_fixtures"]
@@ -201,4 +201,4 @@ def test_a_command_without_its_extra_says_in_one_line_what_to_install(file: str,
     command = [sys.executable, "-c", hide, *(["a"] if file == "launch" else ["--help"])]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == f'error: {package} is not installed: pip install "contrastive-zoo[{extra}]"\n'
+    assert done.stderr == f"error: {package} is not installed. {how_to_install(extra)}\n"

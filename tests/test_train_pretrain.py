@@ -27,7 +27,7 @@ from train.recipe import differences, find_recipe
 from train.run_folder import KeptRun
 from train.run_log import RunLog, read_log
 from train.stopping import told_in_one_line
-from zoo.errors import BadData, BadNumber, CorruptFile, UnknownName, ZooError
+from zoo.errors import BadData, BadNumber, CorruptFile, UnknownName, ZooError, how_to_install
 from zoo.hub.store import read_card, sha256
 from zoo.model.encoder import new_encoder
 from zoo.processes import MPI_SIZES, check_launch, processes_asked_for, starting
@@ -254,7 +254,7 @@ def test_a_command_without_its_extra_says_in_one_line_what_to_install(file, pack
     hide = f"import runpy, sys; sys.modules[{package!r}] = None; runpy.run_path({file!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", hide, "--help"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == f'error: {package} is not installed: pip install "contrastive-zoo[{extra}]"\n'
+    assert done.stderr == f"error: {package} is not installed. {how_to_install(extra)}\n"
 
 
 def test_two_processes_train_one_model(tmp_path):

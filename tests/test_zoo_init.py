@@ -72,7 +72,9 @@ def test_the_public_verbs_are_there():
 def test_a_missing_extra_says_how_to_install_it():
     program = "import sys; sys.modules['timm'] = None; import zoo; zoo.load('simco-r20-digits')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].endswith('timm is not installed: pip install "contrastive-zoo[core]"')
+    assert done.stderr.splitlines()[-1].endswith(
+        'timm is not installed. In a clone of the repository of contrastive-zoo: pip install ".[core]"'
+    )
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

@@ -94,7 +94,7 @@ def test_a_second_time_wants_force(run: Path, inside: Path):
 def test_the_onnx_file_of_a_model_inside_is_wanted_in_the_home(run: Path, inside: Path, home: Path):
     keep_inside(run)
     file = home / "onnx" / NAME / ONNX
-    with pytest.raises(NoWeights, match=f"{file} is not there. Export it: python -m serve.export simco-r20-digits"):
+    with pytest.raises(NoWeights, match=f"{file} is not there. Export it: zoo export simco-r20-digits"):
         open_model("simco-r20-digits")
     named = ("simco-r20-digits", NAME, str(run), str(inside / NAME), "model.onnx")
     assert without_onnx(named) == ["simco-r20-digits", NAME]  # `zoo serve` exports them first
@@ -107,9 +107,7 @@ def test_the_onnx_file_of_a_model_inside_is_wanted_in_the_home(run: Path, inside
 @pytest.mark.filterwarnings("ignore::zoo.errors.VariantWarning")
 def test_the_onnx_file_of_a_model_inside_is_made_on_demand_served_and_verified(run: Path, inside: Path, home: Path):
     keep_inside(run)
-    with pytest.raises(
-        NoWeights, match=f"onnx/{NAME}/model.onnx is not there. Export it: python -m serve.export simco"
-    ):
+    with pytest.raises(NoWeights, match=f"onnx/{NAME}/model.onnx is not there. Export it: zoo export simco"):
         open_model("simco-r20-digits")
     assert export("simco-r20-digits") == home / "onnx" / NAME / ONNX
     assert not (inside / NAME / ONNX).exists()

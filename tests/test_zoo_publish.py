@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 from loopback_hub import REPO
 from PIL import Image
 from safetensors.numpy import load_file, save_file
+from serve_model import noise
 
 import zoo
 from eval.protocols import PROTOCOLS
@@ -22,6 +23,7 @@ from zoo.cli.main import main
 from zoo.errors import AccessDenied, CorruptFile, UnknownName, ZooError
 from zoo.files import sha256
 from zoo.hub.published import read_release
+from zoo.hub.resolve import locate
 from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, read_card
 from zoo.model.card import Card, parse_card
 from zoo.model.encoder import Encoder, new_encoder, save_encoder, save_head
@@ -285,3 +287,17 @@ def test_weights_that_plain_timm_reads_otherwise_are_not_published(run: Path, mo
 def _twice(network: torch.nn.Module) -> torch.nn.Module:
     network.register_forward_hook(lambda _m, _x, y: 2 * y)
     return network
+
+
+def test_a_bundled_model_is_published_by_its_name_and_nothing_is_written_into_the_package(hub, home: Path):
+    run = locate("simco-r20-cifar100")
+    before = {path.name: sha256(path) for path in run.iterdir()}
+    card, _ = publish(run, repo="tester/simco-r20-cifar100")
+    assert {path.name: sha256(path) for path in run.iterdir()} == before
+    assert (home / "hub-releases" / "simco-r20-cifar100" / "README.md").is_file()
+    assert card.published.repo == "tester/simco-r20-cifar100"
+    published = load_file(home / "hub-releases" / "simco-r20-cifar100" / WEIGHTS)
+    assert {value.dtype.name for value in published.values()} == {"float32", "int64"}
+    pictures = [noise(40, 50, 3, seed=seed) for seed in range(3)]
+    found = zoo.load("hf://tester/simco-r20-cifar100").embed(pictures)
+    assert np.array_equal(found, zoo.load("simco-r20-cifar100").embed(pictures))

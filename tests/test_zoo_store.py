@@ -131,7 +131,7 @@ except zoo.errors.NoWeights as error:
 def test_a_name_of_the_catalogue_without_weights_tells_how_to_train(tmp_path: Path, card: Card):
     said = in_a_copy_with_catalogue(tmp_path, [card], LOAD)
     assert said.startswith("the weights of simco-r20-digits are not published yet and not in ")
-    assert said.endswith("Train them: accelerate launch train/pretrain.py simco-r20-digits\n")
+    assert said.endswith("Train them: zoo train simco-r20-digits\n")
     assert "runs/" not in said
 
 
@@ -208,9 +208,7 @@ def test_missing_weights_are_told_so(run: Path):
 
 def test_a_card_without_weights_tells_how_to_train(run: Path):
     rewrite(run, weights=None)
-    with pytest.raises(
-        NoWeights, match=r"names no weights\. Train: accelerate launch train/pretrain\.py simco-r20-dig"
-    ):
+    with pytest.raises(NoWeights, match=r"names no weights\. Train it: zoo train simco-r20-dig"):
         load_encoder(run)
 
 

@@ -11,16 +11,19 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-from zoo.errors import BadNumber, ZooError, needs
+from zoo.command_line import run_command
+from zoo.errors import BadNumber, ZooError
 from zoo.processes import check_launch, cpu_threads, starting  # before torch: it notes the launcher
 
-with needs("train", command=__name__ == "__main__"):
-    import numpy as np
-    import tensorboard  # noqa: F401  (train.run_log's)
-    import torch
-    import tyro
-    from accelerate import Accelerator, PartialState
-    from torch import Tensor
+if __name__ == "__main__":
+    run_command("train.pretrain", extra="train")
+
+import numpy as np
+import tensorboard  # noqa: F401  (train.run_log's)
+import torch
+import tyro
+from accelerate import Accelerator, PartialState
+from torch import Tensor
 
 from train.batches import batches, images_to_look_at, open_images, share_what_is_skipped, steps_in_epoch
 from train.batchnorm import least_unit
@@ -242,7 +245,7 @@ def main() -> None:
     """Command line: the recipe's name, then its numbers and ours as flags."""
     names = recipes()
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        print(f"usage: accelerate launch train/pretrain.py RECIPE [--help] [flags]\n\nrecipes: {', '.join(names)}")
+        print(f"usage: zoo train RECIPE [--help] [flags]\n\nrecipes: {', '.join(names)}")
         sys.exit(0 if sys.argv[1:] else 2)
     with told_in_one_line():
         recipe = find_recipe(sys.argv[1])
@@ -282,10 +285,6 @@ def main() -> None:
             flags["wandb_project"] = wandb_project
             return pretrain(recipe, data=data, out=out, limit=limit, workers=workers, compile=compile, **flags)
 
-        folder = tyro.cli(command_line, prog=f"train/pretrain.py {recipe.name}", args=sys.argv[2:])
+        folder = tyro.cli(command_line, prog=f"zoo train {recipe.name}", args=sys.argv[2:])
     if PartialState().is_main_process:
-        print(f'{folder}: trained. Next: zoo.load("{folder}"), python -m eval.score {folder}')
-
-
-if __name__ == "__main__":
-    main()
+        print(f'{folder}: trained. Next: zoo.load("{folder}"), zoo score {folder}')

@@ -141,7 +141,7 @@ def main() -> None:
 
             Args:
                 recipe: The numbers of each training.
-                data: As for train/pretrain.py.
+                data: As for zoo train.
                 out: The folder for all runs, study.json and study.svg.
                 limit: Train on that many images.
                 knn_every: Epochs between looks at the accuracies; 0 for none.

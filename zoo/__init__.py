@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from zoo.model.card import Card
     from zoo.model.encoder import Encoder
 
+__version__ = "0.1.0"
+
 __all__ = ["info", "list", "load"]
 
 

@@ -1,14 +1,48 @@
-"""How a command ends: with its output, or with one line that says why not."""
+"""How a command starts and ends: with its output, or with one line that says why not."""
 
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NoReturn
 
-from zoo.errors import VariantWarning, ZooError
+from zoo.errors import BadData, VariantWarning, ZooError, needs
+
+
+def run_command(module: str, extra: str) -> NoReturn:
+    """Import a module, call its `main`, and exit. A package of the extra that is missing is one line that says so.
+
+    A module that is a command does this first, before its other imports, if it is run with `python -m`.
+
+    Args:
+        module: Its full name, as `eval.score`.
+        extra: The extra of this package that has its dependencies.
+    """
+    with in_one_line(), needs(extra):
+        main = import_module(module).main
+    main()
+    sys.exit()
+
+
+def parse_and_call(function: Callable[..., Any], *, prog: str, stopped: str = "") -> Any:
+    """Call `function` with the arguments on the command line and return what it returns; see `in_one_line`.
+
+    Args:
+        function: tyro makes the flags and the help text from its signature and docstring.
+        prog: The command, for usage lines.
+        stopped: What to do after Ctrl-C.
+    """
+    import tyro  # not before it is needed: the commands that only look do without it
+
+    with in_one_line(stopped):
+        flags = Counter(word.partition("=")[0].replace("_", "-") for word in sys.argv[1:] if word.startswith("--"))
+        if twice := [flag for flag, times in flags.items() if times > 1]:
+            raise BadData(f"{twice[0]} is given twice; give all its values after one, as in {twice[0]} A B")
+        return tyro.cli(function, prog=prog)
 
 
 @contextmanager

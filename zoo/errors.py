@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+PACKAGES = ("zoo", "eval", "train", "serve")  # of this distribution, at the top level
+
 
 class ZooError(Exception):
     """Base of every error this package raises on purpose; its text is meant for the user."""
@@ -59,18 +61,31 @@ class VariantWarning(UserWarning):
 
 
 @contextmanager
-def needs(extra: str, *, command: bool = False) -> Iterator[None]:
-    """Imports in the block may want the packages of `extra`. Raises NotInstalled, which says how to get them.
-
-    command: the module runs as a command, which ends with that one line instead.
-    """
+def needs(extra: str) -> Iterator[None]:
+    """Imports in the block may want the packages of `extra`. Raises NotInstalled, which says how to get them."""
     try:
         yield
     except ModuleNotFoundError as error:
-        message = f'{error.name} is not installed: pip install "contrastive-zoo[{extra}]"'
-        if command:
-            sys.exit(f"error: {message}")
-        raise NotInstalled(message) from error
+        if found := _shadowing(error.name or ""):
+            raise NotInstalled(found) from error
+        raise NotInstalled(f"{error.name} is not installed. {how_to_install(extra)}") from error
+
+
+def how_to_install(extra: str) -> str:
+    """What to type to get the packages of an extra: the package is on no index yet, so from its repository."""
+    return f'In a clone of the repository of contrastive-zoo: pip install ".[{extra}]"'
+
+
+def _shadowing(missing: str) -> str:
+    """Why a module of this package was not found: a file of the user's bears the name of its package, or ""."""
+    package = missing.partition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    if package not in PACKAGES or "." not in missing or file.endswith("__init__.py"):
+        return ""
+    return (
+        f"{file or package} hides the package `{package}` of contrastive-zoo, which has {missing}. Rename that file, "
+        "or start the command as `zoo ...`, which does not look for modules in the working directory"
+    )
 
 
 def unknown(kind: str, got: str, known: Iterable[str], then: str = "") -> UnknownName:

@@ -58,8 +58,10 @@ def _commit() -> str:
 
 def command() -> str:
     """The command line of this process, as one would type it, without this machine's folders: cards are published."""
-    words = map(_without_folder, sys.argv[1:])
-    return " ".join([_runner(), _script(), shlex.join(words)]).rstrip()
+    words = shlex.join(map(_without_folder, sys.argv[1:]))
+    if sys.argv[0].startswith("zoo ") and _runner() == "python":
+        return f"{sys.argv[0]} {words}".rstrip()
+    return " ".join([_runner(), _script(), words]).rstrip()
 
 
 def _runner() -> str:
@@ -76,7 +78,9 @@ def _without_folder(word: str) -> str:
 
 
 def _script() -> str:
-    """`train/pretrain.py` or `-m eval.score` rather than an absolute path."""
+    """`train/pretrain.py`, `-m eval.score` or `-m zoo.cli score` rather than an absolute path."""
+    if sys.argv[0].startswith("zoo "):
+        return f"-m zoo.cli {sys.argv[0].removeprefix('zoo ')}"
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name != "__main__":

@@ -1,9 +1,9 @@
 """The commands of `zoo`, for tyro, which makes their flags and help texts of signatures and docstrings."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,10 +11,11 @@ import numpy as np
 import tyro
 
 import zoo
+from zoo.cli.doctor import doctor
 from zoo.cli.listing import info, list_models
 from zoo.errors import BadData, BadImage, ZooError, needs
 from zoo.files import new_file, sha256
-from zoo.hub.store import ONNX, keep, read_card
+from zoo.hub.store import keep, onnx_file, read_card
 from zoo.model.embedding import unit_rows
 
 if TYPE_CHECKING:
@@ -104,25 +105,30 @@ def keep_run(run: Path, /, force: bool = False, inside: bool = False) -> None:
     if not inside:
         print(keep(run, force=force))
         return
-    from zoo.release.bundle import keep_inside
+    with needs("core"):
+        from zoo.release.bundle import keep_inside
 
     folder, gap = keep_inside(run, force=force)
     print(f"{folder}: embeddings differ from the run's by {gap:.1e} of the largest value")
 
 
-def publish_run(run: Path, /, repo: str, private: bool = False, dry_run: bool = False) -> None:
-    """Upload a run to the Hugging Face Hub, tagged; prints its entry for the catalogue, a file of zoo/catalog.
+def publish_model(model: str, /, repo: str, private: bool = False, dry_run: bool = False) -> None:
+    """Upload a model to the Hugging Face Hub, tagged; prints its entry for the catalog, a file of zoo/catalog.
 
     Args:
-        run: The run folder.
+        model: A run folder, or the name of a model that is kept or came with the package.
         repo: ORG/NAME.
         private: Make a new repository private.
         dry_run: Write and check everything in RUN/hub, but upload nothing.
     """
-    from zoo.release.publish import build_release, publish
+    with needs("export"), redirect_stdout(sys.stderr):  # stdout is the catalog's
+        from serve.export import export
+        from zoo.hub.resolve import locate
+        from zoo.release.publish import build_release, publish
 
-    if not (run / ONNX).is_file():
-        _export(run)
+        run = locate(model)
+        if not onnx_file(run).is_file():
+            export(str(run))
     if dry_run:
         folder = build_release(run, repo)
         for path in sorted(folder.iterdir()):
@@ -134,18 +140,6 @@ def publish_run(run: Path, /, repo: str, private: bool = False, dry_run: bool = 
     print(card.to_json(), end="")
 
 
-def _export(run: Path) -> None:
-    """Make the run's ONNX file by the layer above, in a process of its own. Raises NoWeights, CorruptFile, ZooError."""
-    read_card(run)  # raises here rather than in the other process
-    done = subprocess.run([sys.executable, "-m", "serve.export", str(run)], stdout=subprocess.PIPE, text=True)
-    print(done.stdout, end="", file=sys.stderr)  # stdout is the catalogue's
-    if done.returncode:
-        raise ZooError(
-            f"nothing published: {run / ONNX} could not be made, see above. Where a package is missing: "
-            'pip install "contrastive-zoo[export]"'
-        )
-
-
 def verify_model(model: str, /, url: str | None = None) -> None:
     """Compare embeddings with the golden ones that were published with the model: torch, ONNX, a running server.
 
@@ -153,7 +147,8 @@ def verify_model(model: str, /, url: str | None = None) -> None:
         model: A name of the zoo, a run folder, or hf://ORG/NAME.
         url: Of a server of this model, such as http://localhost:3000.
     """
-    from zoo.release.verify import verify
+    with needs("core"):
+        from zoo.release.verify import verify
 
     for by, gap in verify(model, url=url).items():
         print(f"{by}: equal but for {gap:.1e} of the largest value")
@@ -181,7 +176,8 @@ def convert_checkpoint(
     if (name is None) == (to is None):
         raise ZooError("in: zoo convert FILE --as NAME; out: zoo convert MODEL --to torchvision -o FILE")
     if name is not None:
-        from zoo.hub.convert import convert
+        with needs("core"):
+            from zoo.hub.convert import convert
 
         folder = convert(Path(file_or_model), name=name, out=out, source=source)
         card = read_card(folder)
@@ -191,7 +187,8 @@ def convert_checkpoint(
         return
     if to is None or out is None:
         raise ZooError(f"where to? zoo convert {file_or_model} --to {to} -o FILE")
-    from zoo.release.key_formats import export
+    with needs("core"):
+        from zoo.release.key_formats import export
 
     encoder = zoo.load(file_or_model)
     export(encoder, out, to=to)
@@ -205,8 +202,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "embed": embed,
     "keep": keep_run,
     "verify": verify_model,
-    "publish": publish_run,
+    "publish": publish_model,
     "convert": convert_checkpoint,
+    "doctor": doctor,
 }
 
 

@@ -13,6 +13,11 @@ from zoo.model.card import Card
 HEADER = ("name", "pixels", "D", "parameters", "MB", "top-1 accuracy")
 
 
+def version_line() -> str:
+    """What `zoo --version` prints."""
+    return f"contrastive-zoo {zoo.__version__}"
+
+
 def list_models(pattern: str = "*", /, method: str = "*", backbone: str = "*", dataset: str = "*") -> None:
     """The models of the catalogue, those inside the package and the kept ones, as a table.
 

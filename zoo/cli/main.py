@@ -1,28 +1,56 @@
-"""The `zoo` command: models by their names. `zoo serve` and `zoo index` belong to it, each with its own --help."""
+"""The `zoo` command: models by their names.
 
-import os
+zoo train RECIPE           train an encoder        zoo score MODEL     measure it       zoo seeds, zoo detect
+zoo export MODEL           to ONNX                 zoo serve MODEL     over HTTP        zoo index, zoo bulk
+zoo doctor                 what is installed, and what hides what
+
+These have their own --help. For several processes: accelerate launch -m zoo.cli train RECIPE.
+"""
+
 import sys
+from typing import NamedTuple
 
-from zoo.command_line import in_one_line
+from zoo.command_line import in_one_line, run_command
 
-PROGRAMS = {"serve": "serve.launch", "index": "serve.index"}  # of a layer above: `zoo serve -h` is theirs to answer
+
+class Program(NamedTuple):
+    """A command with a module of its own, whose `main` reads the command line."""
+
+    module: str
+    extra: str  # of this package, which has the module's dependencies
+
+
+PROGRAMS = {
+    "train": Program("train.pretrain", "train"),
+    "score": Program("eval.score", "eval"),
+    "seeds": Program("eval.seeds", "eval"),
+    "detect": Program("eval.detect", "eval"),
+    "export": Program("serve.export", "export"),
+    "serve": Program("serve.launch", "serve"),
+    "index": Program("serve.index", "index"),
+    "bulk": Program("serve.bulk", "bulk"),
+}
 
 
 def main() -> None:
     """Entry point; errors meant for the user are one line, without a traceback."""
     words = sys.argv[1:]
-    if words and words[0] in PROGRAMS:
-        os.execv(sys.executable, [sys.executable, "-m", PROGRAMS[words[0]], *words[1:]])
+    program = PROGRAMS.get(words[0]) if words else None
+    if program is not None:
+        sys.argv = [f"zoo {words[0]}", *words[1:]]
+        run_command(program.module, program.extra)
     with in_one_line():
         _run(words)
 
 
 def _run(words: list[str]) -> None:
-    """The two commands that only look are done before tyro and numpy are loaded, which would take most of the time."""
+    """The commands that only look are done before tyro and numpy are loaded, which would take most of the time."""
     from zoo.cli import listing
 
     plain = not any(word.startswith("-") for word in words)
-    if words[:1] == ["list"] and plain and len(words) <= 2:
+    if words == ["--version"]:
+        print(listing.version_line())
+    elif words[:1] == ["list"] and plain and len(words) <= 2:
         listing.list_models(*words[1:])
     elif words[:1] == ["info"] and plain and len(words) == 2:
         listing.info(words[1])

@@ -192,8 +192,7 @@ def _no_weights(name: str, others: list[str], *, known: bool) -> ZooError:
         else ""
     )
     return NoWeights(
-        f"the weights of {name} are not published yet and not in {zoo_home()}.{here} "
-        f"Train them: accelerate launch train/pretrain.py {name}"
+        f"the weights of {name} are not published yet and not in {zoo_home()}.{here} Train them: zoo train {name}"
     )
 
 

@@ -91,7 +91,7 @@ def _again(folder: Path) -> str:
 def checked_weights(folder: Path, card: Card) -> Path:
     """The weights file of `card`, size and sha256 verified. Raises NoWeights or CorruptFile."""
     if card.weights is None:
-        raise NoWeights(f"{folder / CARD} names no weights. Train: accelerate launch train/pretrain.py {card.name}")
+        raise NoWeights(f"{folder / CARD} names no weights. Train it: zoo train {card.name}")
     path = folder / card.weights.file
     if not path.is_file():
         raise NoWeights(f"{path} is missing. {_again(folder)}")

@@ -16,14 +16,15 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from zoo.errors import CorruptFile, UnknownName, ZooError
-from zoo.files import new_folder, write_bytes
+from zoo.files import new_folder, write_bytes, zoo_home
+from zoo.hub import store
 from zoo.hub.client import Upload, check_model_card, upload
 from zoo.hub.load import load_encoder
 from zoo.hub.published import card_files, fingerprints, read_release, read_release_card
-from zoo.hub.store import CARD, GOLDEN, HEAD, ONNX, WEIGHTS, checked_weights, read_own_card
+from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, onnx_file, read_own_card
 from zoo.model.card import REPO, Card, Published, Weights
 from zoo.model.tensors import write_tensors
-from zoo.model.timm_form import published_input, stem_border, to_timm
+from zoo.model.timm_form import Tensors, published_input, stem_border, to_timm
 from zoo.release.model_card import model_card
 from zoo.release.verify import MAX_GAP, framed, frames_exactly, gap, verify, write_golden
 
@@ -32,9 +33,18 @@ RELEASE = "hub"  # folder in the run
 
 
 def build_release(run: Path, repo: str) -> Path:
-    """`RUN/hub`: every file of the repository, opened again by us and by plain timm before it appears.
+    """Every file of the repository, opened again by us and by plain timm before the folder appears.
 
-    Raises NoWeights, CorruptFile, UnknownName; ZooError if a check fails.
+    Args:
+        run: A model folder. Nothing is written into one that came with the package.
+        repo: ORG/NAME.
+
+    Returns:
+        `RUN/hub`; for a bundled model `$ZOO_HOME/hub-releases/NAME`.
+
+    Raises:
+        NoWeights, CorruptFile, UnknownName: The model or the repository's name is not fit.
+        ZooError: A check failed.
     """
     if not re.fullmatch(REPO, repo):
         raise UnknownName(f"{repo!r} is no repository; allowed: ORG/NAME, such as someone/simco-r18-cifar100")
@@ -45,22 +55,30 @@ def build_release(run: Path, repo: str) -> Path:
         )
     weights = checked_weights(run, card)
     encoder = load_encoder(run)
-    write_golden(encoder, run / GOLDEN)
+    bundled = run.parent == store.BUNDLED
+    if not bundled:  # those of a bundled model came with it
+        write_golden(encoder, run / GOLDEN)
     verify(run)  # the ONNX file too: it may be older than the weights
     card = replace(card, parameters=sum(p.numel() for p in encoder.parameters()))
-    with new_folder(run / RELEASE) as aside:
-        write_tensors(aside / WEIGHTS, to_timm(card, load_file(weights)))
+    target = zoo_home() / "hub-releases" / run.name if bundled else run / RELEASE
+    with new_folder(target) as aside:
+        write_tensors(aside / WEIGHTS, to_timm(card, in_float32(load_file(weights))))
         for name, content in card_files(card).items():
             write_bytes(aside / name, content)
-        for name in (GOLDEN, ONNX, HEAD):
-            if (run / name).is_file():
-                shutil.copyfile(run / name, aside / name)
+        for path in (run / GOLDEN, onnx_file(run), run / HEAD):
+            if path.is_file():
+                shutil.copyfile(path, aside / path.name)
         _check_head(aside / HEAD, card)
         text = _model_card(card, repo, fingerprints(aside))
         check_model_card(text)
         write_bytes(aside / README, text.encode())
         _check(aside, run, card)
-    return run / RELEASE
+    return target
+
+
+def in_float32(tensors: Tensors) -> Tensors:
+    """Tensors with every floating-point one in float32: bundled ones are stored in float16."""
+    return {k: v.astype(np.float32) if np.issubdtype(v.dtype, np.floating) else v for k, v in tensors.items()}
 
 
 def publish(run: Path, *, repo: str, private: bool = False) -> tuple[Card, Upload]:
@@ -81,7 +99,7 @@ def _model_card(card: Card, repo: str, files: tuple[Weights, ...]) -> str:
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptFile(
             f"{CARD}: its results or training record are not as they were written ({error!r}). Measure again with "
-            "`python -m eval.score`, or restore the file"
+            "`zoo score`, or restore the file"
         ) from error
 
 
@@ -100,7 +118,7 @@ def _check(release: Path, run: Path, card: Card) -> None:
     found, tensors = read_release(release)
     if found != card:
         raise ZooError(f"nothing published: the card read back from {release} is not the run's")
-    native = load_file(run / WEIGHTS)
+    native = in_float32(load_file(run / WEIGHTS))
     if tensors.keys() != native.keys() or any(tensors[key].tobytes() != native[key].tobytes() for key in native):
         raise ZooError("nothing published: the weights do not come back bit for bit")
     golden = load_file(release / GOLDEN)
