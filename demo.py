@@ -25,7 +25,8 @@ from PIL import Image
 import zoo
 from eval.score import score
 from eval.tables import markdown
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import ImageSet
+from zoo.images.opening import open_images
 from zoo.model.embedding import unit_rows
 
 NAME = "simco-r20-digits"
@@ -49,15 +50,15 @@ def main() -> None:
     rows = score(RUN)
     run("python", "-m", "serve.export", str(RUN))
 
-    bank, queries = open_split("digits", "train"), open_split("digits", "test").sample(QUERIES, seed=3)
-    pictures = [save_png(pixels, FOLDER / f"query-{i}.png") for i, pixels in enumerate(queries.pixels)]
+    bank, queries = open_images("digits", "train"), open_images("digits", "test").sample(QUERIES, seed=3)
+    pictures = [save_png(pixels, FOLDER / f"query-{i}.png") for i, pixels in enumerate(queries.pixels())]
     with service(RUN) as url:
         answered = embed_over_http(url, pictures)
     expected = encoder.embed(pictures)
     gap = np.abs(answered - expected).max()
     if not gap <= TOLERANCE * np.abs(expected).max():
         sys.exit(f"error: the endpoint differs from encoder.embed by {gap:.2e}")
-    draw_neighbours(FOLDER / "demo.png", queries, answered, bank, encoder.embed_pixels(np.asarray(bank.pixels)))
+    draw_neighbours(FOLDER / "demo.png", queries, answered, bank, encoder.embed_pixels(np.asarray(bank.pixels())))
 
     print(f"\n{markdown(rows)}\n")
     print("Pixels are hard to beat on 8x8 digits; the untrained network is the rival that counts.\n")
@@ -129,7 +130,7 @@ def save_png(pixels: np.ndarray, path: Path) -> Path:
     return path
 
 
-def draw_neighbours(path: Path, queries: Split, embedded: np.ndarray, bank: Split, features: np.ndarray) -> None:
+def draw_neighbours(path: Path, queries: ImageSet, embedded: np.ndarray, bank: ImageSet, features: np.ndarray) -> None:
     """One row a query: the picture sent, then its nearest training images with their labels."""
     mpl.use("Agg")
     from matplotlib import pyplot as plt
@@ -141,10 +142,10 @@ def draw_neighbours(path: Path, queries: Split, embedded: np.ndarray, bank: Spli
     figure.suptitle(f"{NAME}: sent over HTTP, and the nearest training images")
     for row, (line, picks) in enumerate(zip(axes, nearest, strict=True)):
         label = queries.labels[row]
-        show(line[0], queries.pixels[row], f"query: {label}", "black")
+        show(line[0], queries.pixels()[row], f"query: {label}", "black")
         for axis, pick in zip(line[1:], picks, strict=True):
             found = bank.labels[pick]
-            show(axis, bank.pixels[pick], str(found), "tab:green" if found == label else "tab:red")
+            show(axis, bank.pixels()[pick], str(found), "tab:green" if found == label else "tab:red")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from eval.features import Features, PixelEncoder, batch_of, embed_rows, labelled
 from zoo.errors import BadData, CorruptFile
 from zoo.files import locked, new_folder, write_bytes, zoo_home
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet
 from zoo.provenance import today, versions
 
 FORMAT = 1  # raise it when the layout or the preprocessing changes: older folders are then never asked for
@@ -32,7 +32,7 @@ BLOCK_SECONDS = 20.0  # of extraction between two writes
 
 def cached_features(
     encoder: PixelEncoder,
-    split: Split,
+    split: ImageSet,
     *,
     encoder_sha256: str,
     layer: str = "backbone",
@@ -54,12 +54,14 @@ def cached_features(
     facts = {
         "format": FORMAT,
         "encoder_sha256": encoder_sha256,
-        "data_sha256": split.sha256,
+        "data_sha256": split.digest,
         "layer": layer,
         "image_size": encoder.image_size,
         "n": len(index),
         "dim": encoder.dim,
     }
+    if state := split.state:  # the digest of images on disk is that of their names and sizes alone
+        facts["data_state"] = state
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
     folder = zoo_home() / "cache" / "features" / key
     blocks, manifest = folder.with_suffix(".blocks"), folder / "manifest.json"

@@ -23,7 +23,7 @@ from zoo.hub.load import load_encoder
 from zoo.hub.resolve import ADDRESSES, locate
 from zoo.hub.store import CARD, read_card
 from zoo.images.dataset import dataset_row
-from zoo.images.split import LARGEST_CACHED
+from zoo.images.opening import LARGEST_CACHED
 from zoo.model.encoder import Encoder, build_backbone, new_encoder
 
 SEED = 0  # of random weights

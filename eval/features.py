@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from PIL import Image
 from tqdm import tqdm
 
 from zoo.errors import BadData
-from zoo.images.pixels import fit
-from zoo.images.split import LARGEST_CACHED, Split
+from zoo.images.image_set import ImageSet
+from zoo.images.opening import LARGEST_CACHED
 
 BATCH = 256  # images of up to LARGEST_CACHED px; of larger ones fewer, with as many pixels
 
@@ -42,7 +41,7 @@ class RawPixels:
 
 @dataclass(frozen=True)
 class Features:
-    """Rows (n, D) float32 and their labels, (n,) or (n, C), as a `Split`'s."""
+    """Rows (n, D) float32 and their labels, (n,) or (n, C), as an `ImageSet`'s."""
 
     rows: np.ndarray
     labels: np.ndarray
@@ -51,7 +50,7 @@ class Features:
         return len(self.rows)
 
 
-def extract(encoder: PixelEncoder, split: Split, *, batch_size: int | None = None, progress: str = "") -> Features:
+def extract(encoder: PixelEncoder, split: ImageSet, *, batch_size: int | None = None, progress: str = "") -> Features:
     """Features of the labelled images of `split`, which is brought to the encoder's image size.
 
     batch_size: by default `batch_of` the encoder. Raises BadData if no image has a label or a feature is not finite.
@@ -68,11 +67,11 @@ def batch_of(image_size: int) -> int:
     return max(1, min(BATCH, BATCH * LARGEST_CACHED**2 // image_size**2))
 
 
-def labelled(split: Split) -> np.ndarray:
+def labelled(split: ImageSet) -> np.ndarray:
     """Indices (n,) of the images that have a label. Raises BadData if none has."""
     index = np.flatnonzero(has_label(split.labels))
     if not len(index):
-        raise BadData(f"the {split.split} split of {split.dataset} has no labels; evaluation needs them")
+        raise BadData(f"the {split.split} split of {split.name} has no labels; evaluation needs them")
     return index
 
 
@@ -82,17 +81,10 @@ def has_label(labels: np.ndarray) -> np.ndarray:
     return known if labels.ndim == 1 else np.asarray(known.any(1))
 
 
-def embed_rows(encoder: PixelEncoder, split: Split, index: np.ndarray) -> np.ndarray:
+def embed_rows(encoder: PixelEncoder, split: ImageSet, index: np.ndarray) -> np.ndarray:
     """Features (B, D) float32 of the images `index` of a split. Raises BadData if one is not finite."""
-    features = encoder.embed_pixels(resized(split.pixels[index], encoder.image_size))
+    features = encoder.embed_pixels(split.pixels(encoder.image_size)[index])
     bad = np.count_nonzero(~np.isfinite(features).all(1))
     if bad:
         raise BadData(f"{bad} of {len(features)} features are not finite; did the training diverge?")
     return features
-
-
-def resized(pixels: np.ndarray, size: int) -> np.ndarray:
-    """(B, H, W, 3) uint8 brought to size x size by the one preprocessing."""
-    if pixels.shape[1:3] == (size, size):
-        return pixels
-    return np.stack([np.asarray(fit(Image.fromarray(image), image_size=size)) for image in pixels])

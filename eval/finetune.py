@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eval.average_precision import mean_average_precision
-from eval.features import batch_of, labelled, resized
+from eval.features import batch_of, labelled
 from eval.linear import held_out, refuse_one_class, strata
 from eval.linear_sgd import cosine, image_batches
 from eval.metrics import accuracy
 from eval.task import Outcome, Task
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet
 from zoo.model.encoder import Encoder
 
 RATES = tuple(10.0**exponent for exponent in (-4, -3, -2, -1))
@@ -103,7 +103,7 @@ def loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def answers(network: nn.Sequential, split: Split, index: np.ndarray, task: Task) -> np.ndarray:
+def answers(network: nn.Sequential, split: ImageSet, index: np.ndarray, task: Task) -> np.ndarray:
     """Predicted classes (n,) of the images `index`, -1 where the network has diverged.
 
     Scores (n, C) where an image may be of several, all of them equally low where it has diverged.
@@ -111,7 +111,7 @@ def answers(network: nn.Sequential, split: Split, index: np.ndarray, task: Task)
     parts = []
     batch = batch_of(task.encoder.image_size)
     for start in range(0, len(index), batch):
-        pixels = resized(split.pixels[index[start : start + batch]], task.encoder.image_size)
+        pixels = split.pixels(task.encoder.image_size)[index[start : start + batch]]
         logits = network(torch.from_numpy(pixels).to(task.device).permute(0, 3, 1, 2) / 255)
         finite = logits.isfinite().all(1)
         if split.labels.ndim > 1:

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from eval.augment import crop_and_mirror
-from eval.features import BATCH, PixelEncoder, batch_of, labelled, resized
+from eval.features import BATCH, PixelEncoder, batch_of, labelled
 from eval.task import Outcome, Task
 from zoo.errors import BadData
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet
 from zoo.model.embedding import in_range, unit_rows
 
 PAIRS_OF = 2048  # images for the two measures of Wang and Isola
@@ -37,7 +37,7 @@ def geometry(task: Task) -> list[Outcome]:
 
 
 def some_rows(rows: np.ndarray, *, most: int = PAIRS_OF, seed: int = 0) -> np.ndarray:
-    """`most` of rows (n, D) drawn without replacement, as `Split.sample` does: the first ones may be of one class."""
+    """`most` of rows (n, D) drawn without replacement, as by `ImageSet.sample`: the first may be of one class."""
     return rows[np.random.default_rng(seed).permutation(len(rows))[:most]]
 
 
@@ -85,12 +85,12 @@ def uniformity(rows: np.ndarray) -> float:
     return float(np.log(np.exp(-2 * squared).mean()))
 
 
-def alignment(encoder: PixelEncoder, images: Split, *, seed: int = 0) -> float:
+def alignment(encoder: PixelEncoder, images: ImageSet, *, seed: int = 0) -> float:
     """Mean squared distance of the unit features of two random crops of an image: Wang and Isola 2020, alpha = 2."""
     generator = torch.Generator().manual_seed(seed)
     index, total = labelled(images), 0.0
     for start in range(0, len(index), BATCH):  # decides the draws
-        pixels = torch.from_numpy(resized(images.pixels[index[start : start + BATCH]], encoder.image_size))
+        pixels = torch.from_numpy(images.pixels(encoder.image_size)[index[start : start + BATCH]])
         views = [_view(pixels, encoder.image_size, generator) for _ in range(2)]
         one, two = (unit_rows(_embedded(encoder, view)).astype(np.float64) for view in views)
         total += float(((one - two) ** 2).sum())

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eval.augment import crop_and_mirror
-from eval.features import labelled, resized
+from eval.features import labelled
 from eval.linear import held_out, mean_and_scale, refuse_one_class
 from eval.task import Outcome, Task
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet
 from zoo.model.encoder import Encoder
 
 RATES = tuple(float(rate) for rate in np.geomspace(1e-3, 30, 13))
@@ -154,7 +154,7 @@ def feature_batches(x: Tensor, y: Tensor, steps: int, *, batch: int) -> Batches:
         yield x[some], y[some]
 
 
-def augmented_batches(encoder: Encoder, split: Split, index: np.ndarray, steps: int, *, batch: int) -> Batches:
+def augmented_batches(encoder: Encoder, split: ImageSet, index: np.ndarray, steps: int, *, batch: int) -> Batches:
     """Features of random crops of the images `index`; the encoder is frozen, in evaluation mode."""
     for images, labels in image_batches(split, index, steps, batch=batch, size=encoder.image_size, like=encoder.mean):
         with torch.inference_mode():
@@ -163,12 +163,12 @@ def augmented_batches(encoder: Encoder, split: Split, index: np.ndarray, steps: 
 
 
 def image_batches(
-    split: Split, index: np.ndarray, steps: int, *, batch: int, size: int, like: Tensor, seed: int = 0
+    split: ImageSet, index: np.ndarray, steps: int, *, batch: int, size: int, like: Tensor, seed: int = 0
 ) -> Batches:
     """Random crops (B, 3, size, size) of the images `index` and their labels, on the device of `like`."""
     generator = torch.Generator().manual_seed(seed)
     for some in indices(len(index), steps, batch=batch, seed=seed):
-        pixels = torch.from_numpy(resized(split.pixels[index[some]], size)).to(like.device).permute(0, 3, 1, 2)
+        pixels = torch.from_numpy(split.pixels(size)[index[some]]).to(like.device).permute(0, 3, 1, 2)
         labels = torch.from_numpy(split.labels[index[some]]).to(like.device)
         yield crop_and_mirror(pixels / 255, size=size, generator=generator), labels
 

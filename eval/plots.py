@@ -16,7 +16,7 @@ from eval.features import labelled
 from eval.geometry import spectrum
 from eval.metrics import by_class, confusion
 from eval.task import Task
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet
 from zoo.model.embedding import unit_rows
 
 MAPPED = 500  # images on the map
@@ -82,7 +82,7 @@ def map_png(task: Task) -> bytes:
         x, y = places[labels == label].T
         axis.scatter(x, y, color=colour[label], s=12, label=_class_name(task, label))
     for place, label, image in list(zip(places, labels, labelled(task.test)[index], strict=True))[:THUMBNAILS]:
-        picture = OffsetImage(task.test.pixels[image], zoom=18 / task.test.pixels.shape[1])
+        picture = OffsetImage(task.test.pixels()[image], zoom=18 / task.test.size)
         frame = {"edgecolor": colour[int(label)], "linewidth": 1.5}
         axis.add_artist(AnnotationBbox(picture, place, pad=0.05, bboxprops=frame))
     axis.set_axis_off()
@@ -112,12 +112,12 @@ def neighbours_png(task: Task) -> bytes:
     axes = figure.subplots(len(picks), NEIGHBOURS + 1, squeeze=False)
     for line, pick, found in zip(axes, picks, nearest, strict=True):
         label = task.queries.labels[pick]
-        _picture(line[0], task.test.pixels[test[pick]], f"? {_named(label, task.test)}", "black")
+        _picture(line[0], task.test.pixels()[test[pick]], f"? {_named(label, task.test)}", "black")
         for axis, other in zip(line[1:], found, strict=False):
             name = _named(task.bank.labels[other], task.train)
             right = bool(_classes_of(task.bank.labels[other]) & _classes_of(label))
             title, colour = (f"\u2713 {name}", "tab:green") if right else (name, "tab:red")
-            _picture(axis, task.train.pixels[train[other]], title, colour)
+            _picture(axis, task.train.pixels()[train[other]], title, colour)
         for axis in line[1 + len(found) :]:
             axis.set_axis_off()
     return _png(figure)
@@ -128,7 +128,7 @@ def _classes_of(label: np.ndarray) -> set[int]:
     return set(np.flatnonzero(label == 1).tolist()) if label.ndim else {int(label)}
 
 
-def _named(label: np.ndarray, split: Split) -> str:
+def _named(label: np.ndarray, split: ImageSet) -> str:
     names = dict(enumerate(split.classes))
     return ", ".join(names.get(index, str(index)) for index in sorted(_classes_of(label)))
 

@@ -37,7 +37,7 @@ from zoo.files import write_bytes
 from zoo.hub.resolve import locate
 from zoo.hub.store import read_card
 from zoo.images.dataset import dataset_row
-from zoo.images.split import open_split
+from zoo.images.opening import open_images
 
 
 def score(
@@ -56,7 +56,7 @@ def score(
     """Measure models and their baselines; the rows are returned, and written into the cards that `is_ours` allows.
 
     models: whatever `eval.contestants.open_contestant` takes. data: where each data set to measure on lies (as for
-    `open_split`); by default the model's own. max_train, max_test: use random subsets of these sizes; the rows say so.
+    `open_images`); by default the model's own. max_train, max_test: use random subsets of these sizes; the rows say so.
     out: a folder that keeps every row and its predictions; what it has already is not measured again.
     pictures: draw into `out/plots`, too.
     Raises BadData, UnknownName, NoWeights, CorruptFile, ZooError.
@@ -68,8 +68,8 @@ def score(
     wanted = {dataset: expand(protocols, several_labels=dataset_row(dataset).several_labels) for dataset in places}
     results.make_ready()
     for dataset, where in places.items():  # before hours go by with the first one
-        open_split(dataset, "train", data=where)
-        open_split(dataset, "test", data=where)
+        open_images(dataset, "train", where)
+        open_images(dataset, "test", where)
     rows: list[Row] = []
     for dataset, where in places.items():
         source = open_source(dataset, where, max_train=max_train, max_test=max_test)

@@ -1,7 +1,7 @@
 """Both splits of a data set, checked before anything is measured, and the features of both."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from eval.contestants import Contestant
 from eval.features import Features, PixelEncoder, extract, has_label
 from zoo.errors import BadData
 from zoo.images.dataset import Metric, dataset_row
-from zoo.images.on_demand import OnDemand
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import ImageSet
+from zoo.images.opening import open_images
 from zoo.model.encoder import Encoder
 from zoo.processes import check_launch, processes_asked_for, starting
 
@@ -35,24 +35,19 @@ class Source:
     """One data set to measure on."""
 
     name: str
-    train: Split
-    test: Split
+    train: ImageSet
+    test: ImageSet
     classes: int
     counts: Counts
 
     @property
     def sha256(self) -> tuple[str, str]:
-        return self.train.sha256, self.test.sha256
+        return self.train.digest, self.test.digest
 
     def seen_by(self, encoder: PixelEncoder) -> "Source":
         """With large images decoded straight to the size and crop of an encoder; others are resized from their own."""
-        if not isinstance(self.train.pixels, OnDemand):
-            return self
         crop = encoder.crop if isinstance(encoder, Encoder) else 1.0
-        train, test = (
-            replace(part, pixels=replace(part.pixels, image_size=encoder.image_size, crop=crop))
-            for part in (self.train, self.test)
-        )
+        train, test = (part.sized(encoder.image_size, crop=crop) for part in (self.train, self.test))
         return replace(self, train=train, test=test)
 
     @property
@@ -90,7 +85,7 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
 
     Raises BadData if the splits name different classes, or more than half of the test images are train images.
     """
-    train, test = (open_split(name, split, data=where) for split in ("train", "test"))
+    train, test = (open_images(name, split, where) for split in ("train", "test"))
     if train.classes != test.classes:
         only = sorted(set(train.classes) ^ set(test.classes)) or "the order"
         raise BadData(f"{name}: train and test do not have the same classes; different: {only}")
@@ -117,7 +112,7 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
     return Source(name, train, test, classes, counts)
 
 
-def _some_classes(split: Split) -> str:
+def _some_classes(split: ImageSet) -> str:
     """Names of the first classes that have images."""
     used = np.flatnonzero((split.labels == 1).any(0)) if split.labels.ndim > 1 else np.unique(split.labels)
     names = dict(enumerate(split.classes))
@@ -132,32 +127,22 @@ def unseen(train: np.ndarray, test: np.ndarray) -> int:
     return int((test[:, ~(train == 1).any(0)] == 1).any(1).sum())
 
 
-def in_one_order(split: Split) -> Split:
+def in_one_order(images: ImageSet) -> ImageSet:
     """The images by their hashes, so that nothing drawn from them depends on the order they came in.
 
     Those decoded on demand stay in the order of their files: neighbours there are cheap to read together.
     """
-    if isinstance(split.pixels, OnDemand):
-        return split
-    first, second = np.frombuffer(b"".join(map(_digest, split.pixels)), ">u8").reshape(-1, 2).T
-    order = np.lexsort((split.labels, second, first))
-    return split.part(order, sha256=hashlib.sha256(f"{split.sha256} in the order of hashes".encode()).hexdigest())
+    if not images.in_memory:
+        return images
+    first, second = np.frombuffer(b"".join(images.hashes()), ">u8").reshape(-1, 2).T
+    order = np.lexsort((images.labels, second, first))
+    return images.part(order, digest=hashlib.sha256(f"{images.digest} in the order of hashes".encode()).hexdigest())
 
 
-def duplicates(train: Split, test: Split) -> int:
+def duplicates(train: ImageSet, test: ImageSet) -> int:
     """How many test images are in train, pixel for pixel; of those decoded on demand, byte for byte."""
-    known = set(_digests(train))
-    return sum(digest in known for digest in _digests(test))
-
-
-def _digests(split: Split) -> Iterator[bytes]:
-    if isinstance(split.pixels, OnDemand):
-        return (hashlib.blake2b(split.pixels.encoded(i), digest_size=16).digest() for i in range(len(split)))
-    return map(_digest, split.pixels)
-
-
-def _digest(image: np.ndarray) -> bytes:
-    return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
+    known = set(train.hashes())
+    return sum(digest in known for digest in test.hashes())
 
 
 def features_of(

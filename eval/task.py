@@ -9,7 +9,7 @@ import torch
 from eval.features import Features, PixelEncoder
 from eval.metrics import grade
 from zoo.images.dataset import Metric
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Task:
     """One encoder on one data set. The labels of `queries` decide nothing; they only score."""
 
     encoder: PixelEncoder
-    train: Split
-    test: Split
+    train: ImageSet
+    test: ImageSet
     bank: Features  # of train
     queries: Features  # of test
     classes: int  # C; labels are 0 to C - 1, or (n, C) where an image may be of several

@@ -30,7 +30,7 @@ from zoo.hub.load import load_encoder
 from zoo.hub.resolve import locate
 from zoo.hub.store import onnx_file
 from zoo.images.dataset import DIGITS, dataset_row
-from zoo.images.split import open_split
+from zoo.images.opening import open_images
 from zoo.model.card import Card
 from zoo.model.encoder import Encoder
 
@@ -179,7 +179,7 @@ def _pictures(encoder: Encoder, n: int, data: Path | None) -> np.ndarray:
     assert encoder.card is not None
     size = encoder.image_size
     if not encoder.card.foreign and (data is not None or dataset_row(encoder.card.dataset).hub == DIGITS):
-        return open_split(encoder.card.dataset, "test", data=data).sample(n).pixels[:]
+        return open_images(encoder.card.dataset, "test", data).sample(n).pixels()[:]
     coarse = np.random.default_rng(0).integers(0, 256, (n, 5, 5, 3), np.uint8)
     return np.stack(
         [np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC)) for image in coarse]

@@ -17,7 +17,8 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from serve.session import INPUT, Session
 from zoo.errors import ZooError
 from zoo.files import new_file
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import ImageSet
+from zoo.images.opening import open_images
 from zoo.model.embedding import unit_rows
 
 CALIBRATION = 256  # training images
@@ -54,13 +55,13 @@ class Comparison(NamedTuple):
 def quantize(source: Path, out: Path, *, dataset: str, data: Path | None = None, force: bool = False) -> Comparison:
     """Write `out`, the int8 version of the exported model `source`, unless it loses more than 1 point.
 
-    dataset, data: images to calibrate on and to compare with, as for `open_split`. force: write it all the same.
-    Raises ZooError when it loses too much; whatever `open_split` raises.
+    dataset, data: images to calibrate on and to compare with, as for `open_images`. force: write it all the same.
+    Raises ZooError when it loses too much; whatever `open_images` raises.
     """
-    train = open_split(dataset, "train", data=data).sample(BANK)
-    test = open_split(dataset, "test", data=data).sample(QUERIES)
+    train = open_images(dataset, "train", data).sample(BANK)
+    test = open_images(dataset, "test", data).sample(QUERIES)
     with new_file(out) as aside:
-        write_int8(source, aside, train.sample(CALIBRATION).pixels)
+        write_int8(source, aside, train.sample(CALIBRATION).pixels())
         compared = compare(Session(source), Session(aside), train, test)
         if not compared.loss <= MAX_LOSS and not force:  # a NaN is refused, too
             raise ZooError(
@@ -91,10 +92,10 @@ def write_int8(source: Path, out: Path, pixels: np.ndarray) -> None:
     _name(source, out)
 
 
-def compare(original: Session, quantized: Session, train: Split, test: Split) -> Comparison:
+def compare(original: Session, quantized: Session, train: ImageSet, test: ImageSet) -> Comparison:
     """Both models on the same images."""
-    bank, bank8 = (unit_rows(_embed(session, train.pixels)) for session in (original, quantized))
-    rows, rows8 = (unit_rows(_embed(session, test.pixels)) for session in (original, quantized))
+    bank, bank8 = (unit_rows(_embed(session, train.pixels())) for session in (original, quantized))
+    rows, rows8 = (unit_rows(_embed(session, test.pixels())) for session in (original, quantized))
     nearest, nearest8 = (_nearest(one, other) for one, other in ((rows, bank), (rows8, bank8)))
     predicted, predicted8 = (_vote(np.asarray(train.labels), places) for places in (nearest, nearest8))
     return Comparison(

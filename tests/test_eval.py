@@ -15,7 +15,8 @@ from eval.tables import markdown
 from eval.task import Task
 from zoo.errors import BadData
 from zoo.hub.store import read_card
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import from_pixels
+from zoo.images.opening import open_images
 
 T = 0.07
 
@@ -23,7 +24,7 @@ T = 0.07
 @pytest.fixture(scope="module")
 def digits() -> tuple[Features, Features]:
     """Raw pixels of digits: bank and queries."""
-    parts = [extract(RawPixels(8), open_split("digits", split)) for split in ("train", "test")]
+    parts = [extract(RawPixels(8), open_images("digits", split)) for split in ("train", "test")]
     return parts[0], parts[1]
 
 
@@ -49,7 +50,7 @@ def test_scikit_learn_agrees_on_all_digits(digits):
 
 def test_raw_pixels_of_half_the_digits_score_the_known_accuracies():
     """First half against second half, unshuffled: .9577, .9533, .9499, .9233 (measured elsewhere with scikit-learn)."""
-    parts = [open_split("digits", split) for split in ("train", "test")]
+    parts = [open_images("digits", split) for split in ("train", "test")]
     rows = np.concatenate([extract(RawPixels(8), part).rows for part in parts])
     labels = np.concatenate([part.labels for part in parts])
     half = len(rows) // 2
@@ -83,7 +84,7 @@ def test_planted_labels_are_found_and_shuffled_labels_give_chance():
 
 def test_every_temperature_of_one_pass_is_that_of_a_pass_of_its_own(digits):
     bank, queries = digits
-    task = Task(RawPixels(8), *(open_split("digits", s) for s in ("train", "test")), bank, queries, 10)
+    task = Task(RawPixels(8), *(open_images("digits", s) for s in ("train", "test")), bank, queries, 10)
     (outcome,) = knn(task)
     assert list(outcome.facts["by_temperature"]) == ["0.02", "0.05", "0.07", "0.1", "0.2"]
     for temperature, by_k in outcome.facts["by_temperature"].items():
@@ -117,19 +118,19 @@ def test_features_that_are_not_finite_are_refused(which):
 
 def test_unlabelled_images_stay_out_of_features():
     pixels = np.arange(5 * 8 * 8 * 3, dtype=np.uint8).reshape(5, 8, 8, 3)
-    split = Split("digits", "train", pixels, np.array([1, -1, 0, -1, 2]), tuple("0123456789"), "")
+    split = from_pixels("digits", "train", pixels, np.array([1, -1, 0, -1, 2]), tuple("0123456789"), "")
     features = extract(RawPixels(8), split, batch_size=2)
     assert features.labels.tolist() == [1, 0, 2]
     assert np.array_equal(features.rows, pixels[[0, 2, 4]].reshape(3, -1).astype(np.float32) / 255)
     with pytest.raises(BadData, match="no labels"):
-        extract(RawPixels(8), Split("digits", "test", pixels, np.full(5, -1), (), ""))
+        extract(RawPixels(8), from_pixels("digits", "test", pixels, np.full(5, -1), (), ""))
 
 
 def test_features_do_not_depend_on_the_batch_size(tiny_run):
     from zoo.hub.load import load_encoder
 
     encoder = load_encoder(tiny_run)
-    split = open_split("digits", "test").sample(50)
+    split = open_images("digits", "test").sample(50)
     one, many = extract(encoder, split, batch_size=1), extract(encoder, split, batch_size=64)
     assert np.abs(one.rows - many.rows).max() <= 1e-5 * np.abs(many.rows).max()
 
@@ -151,7 +152,7 @@ def test_score_measures_the_model_and_two_baselines_and_writes_them_into_the_car
     assert [row["encoder"] for row in rows] == ["simco-r20-digits", "random r20", "pixels"]
     assert [(row["n_train"], row["n_test"]) for row in rows] == [(600, 100)] * 3
     bank, queries = (
-        extract(RawPixels(8), open_split("digits", s).sample(n)) for s, n in (("train", 600), ("test", 100))
+        extract(RawPixels(8), open_images("digits", s).sample(n)) for s, n in (("train", 600), ("test", 100))
     )
     expected = accuracy(knn_predict(bank.rows, bank.labels, queries.rows)[20, T], queries.labels)
     assert rows[2]["value"] == expected
@@ -167,11 +168,11 @@ def test_score_measures_the_model_and_two_baselines_and_writes_them_into_the_car
 @pytest.mark.realdata
 def test_nearest_raw_pixels_on_cifar100_score_the_published_17_55_percent(cifar100):
     """1-NN by L2 over 50,000 references; cosine k-NN cannot say it, so the same search runs on distances here."""
-    train, test = open_split("cifar100", "train", data=cifar100), open_split("cifar100", "test", data=cifar100)
+    train, test = open_images("cifar100", "train", data=cifar100), open_images("cifar100", "test", data=cifar100)
     bank = torch.from_numpy(extract(RawPixels(32), train).rows)
     norms, hits = (bank * bank).sum(1), 0
     for start in range(0, len(test), 500):
-        queries = torch.from_numpy(test.pixels[start : start + 500].reshape(-1, 3072).astype(np.float32) / 255)
+        queries = torch.from_numpy(test.pixels()[start : start + 500].reshape(-1, 3072).astype(np.float32) / 255)
         nearest = (norms - 2 * queries @ bank.T).argmin(1).numpy()
         hits += int((train.labels[nearest] == test.labels[start : start + 500]).sum())
     assert hits / len(test) == pytest.approx(0.1755, abs=1e-4)

@@ -28,7 +28,7 @@ from eval.score import main, score
 from zoo.command_line import in_one_line
 from zoo.errors import BadData, CorruptFile, ZooError
 from zoo.files import new_folder, zoo_home
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet, from_pixels
 
 ROOT = Path(__file__).parents[1]
 FEW = {"data": {"digits": None}, "max_train": 60, "max_test": 30}
@@ -192,10 +192,12 @@ class Slow(RawPixels):
 
 
 @pytest.fixture
-def split(monkeypatch) -> Split:
+def split(monkeypatch) -> ImageSet:
     monkeypatch.setattr(eval.cache, "BLOCK_SECONDS", 0.0)
     rng = np.random.default_rng(0)
-    return Split("digits", "train", rng.integers(0, 256, (50, 4, 4, 3), np.uint8), rng.integers(0, 3, 50), (), "a" * 64)
+    return from_pixels(
+        "digits", "train", rng.integers(0, 256, (50, 4, 4, 3), np.uint8), rng.integers(0, 3, 50), (), "a" * 64
+    )
 
 
 def test_two_evaluations_of_the_same_features_at_once_extract_them_once_and_both_have_them(split):

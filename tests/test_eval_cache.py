@@ -11,7 +11,7 @@ from eval.cache import cached_features
 from eval.features import RawPixels, extract
 from zoo.errors import BadData, CorruptFile, ZooError
 from zoo.files import zoo_home
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet, from_pixels
 
 
 class Counting(RawPixels):
@@ -29,13 +29,13 @@ class Counting(RawPixels):
 
 
 @pytest.fixture
-def split(monkeypatch) -> Split:
+def split(monkeypatch) -> ImageSet:
     """50 images of 4 px, the 8th without a label; each batch is a block of its own."""
     monkeypatch.setattr(eval.cache, "BLOCK_SECONDS", 0.0)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 50)
     labels[7] = -1
-    return Split("digits", "train", rng.integers(0, 256, (50, 4, 4, 3), np.uint8), labels, tuple("012"), "a" * 64)
+    return from_pixels("digits", "train", rng.integers(0, 256, (50, 4, 4, 3), np.uint8), labels, tuple("012"), "a" * 64)
 
 
 def read(encoder, split, **more):
@@ -122,7 +122,7 @@ def test_features_that_another_process_failed_to_extract_are_missed(split):
 
 
 def test_other_data_another_encoder_and_another_layer_are_other_features(split):
-    changed = Split(split.dataset, "train", 255 - split.pixels, split.labels, split.classes, "b" * 64)
+    changed = from_pixels(split.name, "train", 255 - split.pixels(), split.labels, split.classes, "b" * 64)
     plain = read(Counting(), split).rows
     assert not np.allclose(plain, read(Counting(), changed).rows)
     twice = cached_features(Counting(factor=2), split, encoder_sha256="f" * 64)

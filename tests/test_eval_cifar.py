@@ -16,18 +16,21 @@ from eval.intervals import wilson
 from eval.linear_sgd import linear_augmented, linear_moco
 from eval.task import Task
 from zoo.images.dataset import DATASETS
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import ImageSet
+from zoo.images.opening import open_images
 from zoo.model.encoder import Encoder, build_backbone
 
 CLASSES = (53, 60, 71, 82)  # orange, plain, sea, sunflower
 SIDE = 16  # pixels: a quarter of the work
 
 
-def of_four(split: Split, n: int) -> Split:
+def of_four(split: ImageSet, n: int) -> ImageSet:
     """The first n images of each of CLASSES, which are 0 to 3 then."""
     rows = np.sort(np.concatenate([np.flatnonzero(split.labels == c)[:n] for c in CLASSES]))
     labels = np.searchsorted(CLASSES, split.labels[rows])
-    return replace(split, pixels=split.pixels[rows], labels=labels, classes=tuple(split.classes[c] for c in CLASSES))
+    return replace(
+        split.part(rows, digest=split.digest), labels=labels, classes=tuple(split.classes[c] for c in CLASSES)
+    )
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def task(cifar100) -> Task:
     torch.manual_seed(0)
     network = build_backbone("r20", image_size=SIDE)
     encoder = Encoder(network, mean=row.mean, std=row.std, image_size=SIDE).eval()
-    train, test = (of_four(open_split("cifar100", s, data=cifar100), n) for s, n in (("train", 40), ("test", 50)))
+    train, test = (of_four(open_images("cifar100", s, data=cifar100), n) for s, n in (("train", 40), ("test", 50)))
     return Task(encoder, train, test, extract(encoder, train), extract(encoder, test), 4, finetune_steps=20)
 
 

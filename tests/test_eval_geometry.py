@@ -23,14 +23,15 @@ from eval.metrics import accuracy
 from eval.retrieval import retrieval, search
 from eval.task import Task
 from zoo.errors import BadData
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import ImageSet, from_pixels
+from zoo.images.opening import open_images
 
 
 def cloud(n: int, d: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)
 
 
-def task_of(encoder, train_images: Split, test_images: Split) -> Task:
+def task_of(encoder, train_images: ImageSet, test_images: ImageSet) -> Task:
     return Task(encoder, train_images, test_images, extract(encoder, train_images), extract(encoder, test_images), 10)
 
 
@@ -84,13 +85,13 @@ def test_images_of_one_colour_are_perfectly_aligned_and_noise_is_not():
     plain = np.repeat(rng.integers(20, 256, (40, 1, 1, 3)), 8, axis=1).repeat(8, axis=2).astype(np.uint8)
     noise = rng.integers(0, 256, (40, 8, 8, 3)).astype(np.uint8)
     still, moving = (
-        alignment(RawPixels(8), Split("digits", "test", pixels, labels, ("0",), "")) for pixels in (plain, noise)
+        alignment(RawPixels(8), from_pixels("digits", "test", pixels, labels, ("0",), "")) for pixels in (plain, noise)
     )
     assert still < 1e-6 < 0.1 < moving
 
 
 def test_every_measure_of_digits_is_a_number_with_its_variant_named():
-    train_images, test_images = open_split("digits", "train").sample(100), open_split("digits", "test").sample(100)
+    train_images, test_images = open_images("digits", "train").sample(100), open_images("digits", "test").sample(100)
     outcomes = geometry(task_of(RawPixels(8), train_images, test_images))
     values = {outcome.name: outcome.value for outcome in outcomes}
     assert np.isfinite(list(values.values())).all()
@@ -137,7 +138,7 @@ def test_retrieval_equals_a_plain_loop():
 def test_planted_classes_are_retrieved_and_clustered_without_a_mistake():
     labels = np.arange(200) % 10
     features = Features((np.eye(10)[labels] + 0.01 * cloud(200, 10)).astype(np.float32), labels)
-    images = Split("digits", "test", np.zeros((200, 8, 8, 3), np.uint8), labels, tuple("0123456789"), "")
+    images = from_pixels("digits", "test", np.zeros((200, 8, 8, 3), np.uint8), labels, tuple("0123456789"), "")
     outcomes = retrieval(Task(RawPixels(8), images, images, features, features, 10))
     assert [outcome.value for outcome in outcomes] == pytest.approx([1, 1, 1])
     with pytest.raises(BadData, match="alone in its class"):
@@ -146,7 +147,7 @@ def test_planted_classes_are_retrieved_and_clustered_without_a_mistake():
 
 def test_fine_tuning_learns_and_leaves_the_encoder_as_it_was(encoder):
     before = fingerprint(encoder.train())
-    task = task_of(encoder, open_split("digits", "train").sample(200), open_split("digits", "test").sample(100))
+    task = task_of(encoder, open_images("digits", "train").sample(200), open_images("digits", "test").sample(100))
     network = train(task, np.arange(200), Schedule(rate=0.05, decay=0.0, steps=60))
     predicted = answers(network, task.train, np.arange(200), task)
     assert accuracy(predicted, task.bank.labels) > 0.5
@@ -155,7 +156,7 @@ def test_fine_tuning_learns_and_leaves_the_encoder_as_it_was(encoder):
 
 
 def test_fine_tuning_chooses_among_twenty_settings_without_the_test(encoder):
-    train_images, test_images = open_split("digits", "train").sample(80), open_split("digits", "test").sample(60)
+    train_images, test_images = open_images("digits", "train").sample(80), open_images("digits", "test").sample(60)
     task = task_of(encoder, train_images, test_images)
     (outcome,) = finetune(Task(**{**vars(task), "finetune_steps": 2}))
     assert outcome.name == "finetune-2"  # beside one of 5,000 steps, not in its place

@@ -38,7 +38,8 @@ from eval.logistic import arrived
 from eval.metrics import accuracy
 from eval.task import Task
 from zoo.errors import BadData
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import from_pixels
+from zoo.images.opening import open_images
 
 CIFAR = {"train": 1500, "test": 1000}  # images
 
@@ -46,7 +47,7 @@ CIFAR = {"train": 1500, "test": 1000}  # images
 @pytest.fixture(scope="module")
 def task() -> Task:
     """Raw pixels of digits."""
-    train, test = open_split("digits", "train"), open_split("digits", "test")
+    train, test = open_images("digits", "train"), open_images("digits", "test")
     encoder = RawPixels(8)
     return Task(encoder, train, test, extract(encoder, train), extract(encoder, test), 10)
 
@@ -158,7 +159,7 @@ def test_the_penalty_chosen_is_the_one_that_scikit_learns_fits_would_choose(task
 def test_scikit_learn_agrees_on_999_of_1000_images_of_cifar100(cifar100):
     """1,500 and 1,000 images through an untrained ResNet-20."""
     encoder = open_contestant("random:r20", "cifar100").encoder
-    train, test = (open_split("cifar100", name, data=cifar100).sample(n) for name, n in CIFAR.items())
+    train, test = (open_images("cifar100", name, data=cifar100).sample(n) for name, n in CIFAR.items())
     bank, queries = extract(encoder, train), extract(encoder, test)
     fit = logistic_probe(bank, queries.rows)
     (exact,) = exact_answers(bank, queries.rows, [fit.penalty])
@@ -277,7 +278,7 @@ def test_mocos_rate_falls_at_60_and_80_percent():
 
 
 def test_mocos_recipe_learns_digits_from_an_untrained_network_and_leaves_it_as_it_was(encoder):
-    train, test = open_split("digits", "train").sample(120), open_split("digits", "test").sample(100)
+    train, test = open_images("digits", "train").sample(120), open_images("digits", "test").sample(100)
     before = fingerprint(encoder.train())
     task = Task(encoder, train, test, extract(encoder, train), extract(encoder, test), 10)
     (outcome,) = linear_moco(task)
@@ -306,10 +307,10 @@ def test_more_labels_score_more_and_the_spread_over_draws_is_told(task):
 
 
 def test_labels_below_zero_reach_no_probe():
-    digits = open_split("digits", "train").sample(200)
+    digits = open_images("digits", "train").sample(200)
     known = digits.labels.copy()
     known[::2] = -1
-    split = Split("digits", "train", digits.pixels, known, digits.classes, "c")
+    split = from_pixels("digits", "train", digits.pixels(), known, digits.classes, "c")
     features = extract(RawPixels(8), split)
     assert len(features) == 100
     assert logistic_probe(features, features.rows).predicted.min() >= 0

@@ -25,12 +25,12 @@ from eval.report import CAPTIONS, html, picture_stem
 from eval.results import Results
 from eval.score import score
 from eval.task import Task
-from zoo.images.split import open_split
+from zoo.images.opening import open_images
 
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    train, test = open_split("digits", "train").sample(200), open_split("digits", "test").sample(60)
+    train, test = open_images("digits", "train").sample(200), open_images("digits", "test").sample(60)
     encoder = RawPixels(8)
     return Task(encoder, train, test, extract(encoder, train), extract(encoder, test), 10)
 

@@ -29,7 +29,7 @@ from eval.tables import csv_text, grouped, markdown, mean_ranks
 from zoo.errors import BadData, CorruptFile, UnknownName, ZooError
 from zoo.hub.store import read_card
 from zoo.images.dataset import DATASETS
-from zoo.images.split import open_split
+from zoo.images.opening import open_images
 from zoo.model.encoder import Encoder
 
 
@@ -461,8 +461,8 @@ def test_the_command_line_writes_a_folder_and_tells_errors_in_one_line(tmp_path,
 @pytest.mark.realdata
 @pytest.mark.parametrize(("name", "folder"), [("rsscn7", "rsscn7_64"), ("signdigits", "signdigits")])
 def test_mean_and_std_of_the_transfer_sets_are_those_of_their_train_splits(realdata, name, folder):
-    train = open_split(name, "train", data=realdata / folder)
-    pixels = train.pixels.reshape(-1, 3) / 255
+    train = open_images(name, "train", data=realdata / folder)
+    pixels = train.pixels().reshape(-1, 3) / 255
     assert DATASETS[name].mean == pytest.approx(pixels.mean(0), abs=1e-4)
     assert DATASETS[name].std == pytest.approx(pixels.std(0), abs=1e-4)
     assert len(train.classes) == DATASETS[name].classes

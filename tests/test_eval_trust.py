@@ -25,7 +25,8 @@ from eval.tables import markdown
 from zoo.errors import BadData, CorruptFile, ZooError
 from zoo.hub.load import load_encoder
 from zoo.hub.store import read_card
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import ImageSet, from_pixels
+from zoo.images.opening import open_images
 from zoo.model.embedding import unit_rows
 from zoo.model.encoder import save_encoder
 
@@ -37,12 +38,12 @@ DRAWN = ["linear", "labels", "linear-sgd", "linear-augmented", "finetune"]
 def values(monkeypatch, *, order: int | None = None, batch: int = 256, protocols: list[str]) -> dict:
     """The values on digits of an untrained network, the images in another order, in batches of another size."""
 
-    def shuffled(name: str, split: str, **_) -> Split:
-        found = open_split(name, split).sample(150 if split == "train" else 60)
+    def shuffled(name: str, split: str, *_) -> ImageSet:
+        found = open_images(name, split).sample(150 if split == "train" else 60)
         index = np.arange(len(found)) if order is None else np.random.default_rng(order).permutation(len(found))
-        return replace(found, pixels=found.pixels[index], labels=found.labels[index], sha256=f"{found.sha256}{order}")
+        return found.part(index, digest=f"{found.digest}{order}")
 
-    monkeypatch.setattr("eval.sources.open_split", shuffled)
+    monkeypatch.setattr("eval.sources.open_images", shuffled)
     monkeypatch.setattr("eval.measure.features_of", lambda c, s, g: features_of(c, s, g, batch_size=batch))
     rows = score("random:r20", data={"digits": None}, protocols=protocols, finetune_steps=3)
     return {row["key"]: row["value"] for row in rows}
@@ -84,10 +85,10 @@ def test_two_processes_of_accelerate_write_the_numbers_of_one(tmp_path):
 def test_equal_images_with_other_labels_have_one_order_too():
     pixels = np.zeros((4, 2, 2, 3), np.uint8)
     pixels[2] = 9
-    split = Split("digits", "train", pixels, np.array([3, 1, 0, 2]), tuple("0123456789"), "a")
-    back = replace(split, pixels=pixels[::-1], labels=split.labels[::-1])
+    split = from_pixels("digits", "train", pixels, np.array([3, 1, 0, 2]), tuple("0123456789"), "a")
+    back = split.part(np.arange(4)[::-1], digest=split.digest)
     assert in_one_order(split).labels.tolist() == in_one_order(back).labels.tolist()
-    assert in_one_order(split).sha256 != split.sha256
+    assert in_one_order(split).digest != split.digest
 
 
 class Planted(RawPixels):
@@ -103,14 +104,14 @@ class Planted(RawPixels):
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_planted_encoder_is_always_right_and_on_shuffled_labels_no_better_than_chance(monkeypatch, shuffle):
-    def planted(name: str, split: str, **_) -> Split:
-        found = open_split(name, split)
-        pixels = found.pixels.copy()
+    def planted(name: str, split: str, *_) -> ImageSet:
+        found = open_images(name, split)
+        pixels = found.pixels().copy()
         pixels[:, 0, 0, 0] = found.labels
         labels = np.random.default_rng(0).permutation(found.labels) if shuffle else found.labels
-        return replace(found, pixels=pixels, labels=labels)
+        return replace(found, array=pixels, labels=labels)
 
-    monkeypatch.setattr("eval.sources.open_split", planted)
+    monkeypatch.setattr("eval.sources.open_images", planted)
     monkeypatch.setattr("eval.score.open_contestant", lambda *_, **__: Contestant("planted", Planted(), ""))
     rows = score("planted:", data={"digits": None}, protocols=["knn", "linear", "linear-sgd", "ridge", "fewshot"])
     rows += score("planted:", data={"digits": None}, protocols=["labels"])

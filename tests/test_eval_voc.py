@@ -32,7 +32,7 @@ from eval.sources import open_source
 from eval.tables import markdown
 from eval.task import Task
 from zoo.errors import BadData
-from zoo.images.split import open_split
+from zoo.images.opening import open_images
 from zoo.images.voc import labelled_images
 from zoo.model.encoder import Encoder, build_backbone
 
@@ -184,9 +184,9 @@ def test_a_class_is_there_not_there_or_only_difficult(tmp_path):
     assert (classes, [path.name for path in paths]) == (["blue", "green", "red"], ["a.jpg", "b.jpg", "c.jpg"])
     assert labels.tolist() == [[0, 0, -1], [0, 0, 1], [1, 0, 0]]
     assert labelled_images(tmp_path, "test")[1].tolist() == [[0, 1, 0]]
-    split = open_split("voc2007", "train", data=tmp_path)
+    split = open_images("voc2007", "train", data=tmp_path)
     assert (split.labels.tolist(), split.classes) == (labels.tolist(), ("blue", "green", "red"))
-    assert split.pixels[2:3].shape == (1, 224, 224, 3)
+    assert split.pixels()[2:3].shape == (1, 224, 224, 3)
 
 
 def test_a_folder_in_voc_layout_is_measured_by_mean_average_precision(squares, tmp_path):
@@ -298,13 +298,13 @@ def test_other_layouts_missing_lists_and_too_many_classes_are_refused(squares, t
         (tmp_path / "folders" / split / "dog").mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / "folders" / split / "dog" / "0.png")
     with pytest.raises(BadData, match=r"trainval.txt: no such list; there are none. A VOC folder has ImageSets/Main"):
-        open_split("voc2007", "train", data=tmp_path / "folders")
+        open_images("voc2007", "train", data=tmp_path / "folders")
     (squares / "ImageSets/Main/test.txt").rename(squares / "ImageSets/Main/val.txt")
     with pytest.raises(BadData, match=r"test.txt: no such list; there are \['trainval', 'val'\]"):
-        open_split("voc2007", "train", data=squares)
+        open_images("voc2007", "train", data=squares)
     voc(squares, {f"t{i}": [(f"class {i}", 0, WHOLE)] for i in range(20)}, split="test")
     with pytest.raises(BadData, match="22 classes, allowed 20"):
-        open_split("voc2007", "test", data=squares)
+        open_images("voc2007", "test", data=squares)
 
 
 @pytest.mark.realdata

@@ -17,7 +17,7 @@ from serve.session import Session
 from zoo.errors import ZooError
 from zoo.hub.load import load_encoder
 from zoo.hub.store import read_card
-from zoo.images.split import open_split
+from zoo.images.opening import open_images
 from zoo.model.card import Published
 from zoo.model.embedding import unit_rows
 from zoo.model.encoder import Encoder, new_encoder, save_encoder
@@ -97,7 +97,7 @@ def test_with_data_at_hand_its_images_are_compared(realdata: Path) -> None:
     encoder = new_encoder("mocov2-r20-signdigits")
     encoder.card = card_of(encoder, "mocov2-r20-signdigits")
     pictures = _pictures(encoder, 3, realdata / "signdigits")
-    test = open_split("signdigits", "test", data=realdata / "signdigits").pixels
+    test = open_images("signdigits", "test", data=realdata / "signdigits").pixels()
     assert pictures.shape == (3, 64, 64, 3)
     assert all((test == picture).all(axis=(1, 2, 3)).any() for picture in pictures)
 

@@ -14,7 +14,7 @@ from serve.export import main
 from serve.quantize import Comparison, compare, quantize, write_int8
 from serve.session import Session, open_model
 from zoo.errors import ZooError
-from zoo.images.split import open_split
+from zoo.images.opening import open_images
 
 pytest_plugins = ["serve_fixtures"]
 
@@ -27,7 +27,7 @@ def test_a_convolutional_network_is_a_quarter_of_the_size_and_near_its_original(
     assert compared.knn_float > 0.7
     assert abs(compared.loss) < 5
     assert compared == compare(
-        Session(source), Session(out), open_split("digits", "train"), open_split("digits", "test")
+        Session(source), Session(out), open_images("digits", "train"), open_images("digits", "test")
     )
     session = open_model(str(out))
     assert (session.name, session.dim) == (f"{NAME}-int8", 64)
@@ -52,7 +52,7 @@ def test_one_that_loses_too_much_is_not_written_unless_forced(
 
 def test_a_model_compared_with_itself_loses_nothing(exported: Path) -> None:
     session = Session(exported / "model.onnx")
-    train, test = open_split("digits", "train").sample(200), open_split("digits", "test").sample(50)
+    train, test = open_images("digits", "train").sample(200), open_images("digits", "test").sample(50)
     compared = compare(session, session, train, test)
     assert compared.cosine == pytest.approx(1)
     assert (compared.agreement, compared.loss, compared.n_bank, compared.n_queries) == (1, 0, 200, 50)

@@ -23,7 +23,7 @@ from train.batches import share_of
 from train.checkpoint import last_checkpoint, read_progress
 from train.views import ViewPolicy
 from zoo.hub.store import read_card
-from zoo.images.shards import open_shards
+from zoo.images.opening import open_images
 
 SIDE = 8  # pixels of a view
 
@@ -124,7 +124,7 @@ def test_accelerate_launch_trains_two_processes_on_all_of_cifar100_once_an_epoch
 
     assert 100 <= kept[0] < 170 < kept[1] < 200
     assert [min(seen_by(life, rank)) for life in lives[1:] for rank in (0, 1)] == [kept[0]] * 2 + [kept[1]] * 2
-    shards = open_shards("cifar100", "train", data)
+    shards = open_images("cifar100", "train", data, stream=True)
     pictures = Counter(whole_view(shards.picture(i)) for i in range(50_000))
     steps = trained_on(lives)
     assert len(steps) == read_card(run).training["steps"] == 200
@@ -140,7 +140,7 @@ def test_what_any_process_cannot_decode_shortens_the_batch_of_all_and_is_told_on
         picture(i).save(mine / f"{i:02d}.png")
     changes = {"batch_size": 16, "epochs": 1, "view1": policy, "view2": policy}
     flags = {"data": f"folder:{mine}", "changes": changes}
-    images = open_shards("digits", "train", flags["data"])
+    images = open_images("digits", "train", flags["data"], stream=True)
     broken = share_of(images, 0, 16, recipe_of("simco").seed, rank=1, world=2)[:3]
     names = [str(mine / f"{i:02d}.png") for i in broken]
     for name in names:

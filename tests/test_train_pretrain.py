@@ -422,10 +422,10 @@ def test_a_log_that_a_power_cut_has_spoilt_keeps_the_lines_before(broken, tmp_pa
 def test_every_epoch_sees_every_image_once_in_an_order_of_its_own():
     from train.batches import batches
     from train.views import Views
-    from zoo.images.split import Split
+    from zoo.images.image_set import from_pixels
 
     pixels = np.arange(64, dtype=np.uint8)[:, None, None, None] * np.ones((1, 1, 1, 3), np.uint8)
-    images = Split("digits", "train", pixels, np.zeros(64, np.int64), (), "")
+    images = from_pixels("digits", "train", pixels, np.zeros(64, np.int64), (), "")
     recipe = find_recipe("simco-r20-digits")
     views = Views(recipe.view1, recipe.view2, size=8, seed=recipe.seed)
 

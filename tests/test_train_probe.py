@@ -11,13 +11,14 @@ from train.batches import images_to_look_at
 from train.monitor import held_out, held_out_features, look_at
 from train.probe import MOMENTUM, RATE, OnlineProbe, probe_beside
 from train.recipe import find_recipe
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import ImageSet
+from zoo.images.opening import open_images
 from zoo.model.encoder import Encoder, new_encoder
 
 
 @pytest.fixture
-def digits() -> Split:
-    return open_split("digits", "train").sample(240)
+def digits() -> ImageSet:
+    return open_images("digits", "train").sample(240)
 
 
 def test_the_probe_takes_the_steps_of_sgd_with_momentum_on_the_mean_cross_entropy_of_known_labels(encoder: Encoder):
@@ -47,9 +48,9 @@ def test_a_batch_without_labels_moves_nothing(encoder: Encoder):
     assert torch.equal(probe.weight, torch.zeros(10, 64))
 
 
-def test_looks_from_outside_are_not_learnt_from(encoder: Encoder, digits: Split):
+def test_looks_from_outside_are_not_learnt_from(encoder: Encoder, digits: ImageSet):
     probe = OnlineProbe(encoder, digits.labels, 10)
-    encoder.embed_pixels(np.asarray(digits.pixels))
+    encoder.embed_pixels(np.asarray(digits.pixels()))
     with torch.no_grad():
         encoder.train()(torch.rand(2, 3, 8, 8))
     features = encoder(torch.rand(2, 3, 8, 8))
@@ -58,7 +59,7 @@ def test_looks_from_outside_are_not_learnt_from(encoder: Encoder, digits: Split)
     assert torch.allclose(probe.weight, -RATE * error.T @ features.detach() / 2, atol=1e-6)
 
 
-def test_the_encoder_of_a_run_with_labels_is_the_one_without_bit_for_bit(digits: Split):
+def test_the_encoder_of_a_run_with_labels_is_the_one_without_bit_for_bit(digits: ImageSet):
     """Parameters, statistics and momentum encoder; and the generator of random numbers stands where it stood."""
     states, marks = [], []
     for split in (digits, replace(digits, labels=np.full(240, -1))):
@@ -83,7 +84,7 @@ def test_the_encoder_of_a_run_with_labels_is_the_one_without_bit_for_bit(digits:
     assert torch.equal(*marks)
 
 
-def test_the_probe_never_sees_the_labels_of_held_out_images_and_learns_to_name_them(digits: Split):
+def test_the_probe_never_sees_the_labels_of_held_out_images_and_learns_to_name_them(digits: ImageSet):
     recipe = find_recipe("simco-r20-digits")
     torch.manual_seed(0)
     method = recipe.method(new_encoder(recipe.name))
@@ -96,14 +97,14 @@ def test_the_probe_never_sees_the_labels_of_held_out_images_and_learns_to_name_t
     assert probe.accuracy(unseen) == (unseen.labels == 0).mean()  # it has learnt nothing, and says 0 to all
     for step in range(60):
         images = np.random.default_rng(step).choice(240, 60, replace=False)
-        method.encoder.train()(torch.from_numpy(digits.pixels[images]).permute(0, 3, 1, 2) / 255)
+        method.encoder.train()(torch.from_numpy(digits.pixels()[images]).permute(0, 3, 1, 2) / 255)
         probe.learn(images, rate=1.0, chunk=60)
     assert probe.accuracy(held_out_features(look_at(method.encoder, digits))) > 0.5
 
 
-def test_the_images_that_we_look_at_come_with_their_indices(monkeypatch: pytest.MonkeyPatch, digits: Split):
+def test_the_images_that_we_look_at_come_with_their_indices(monkeypatch: pytest.MonkeyPatch, digits: ImageSet):
     monkeypatch.setattr("train.batches.LOOK", 50)
     look_at, rows = images_to_look_at(digits, 8)
     assert len(rows) == 50
-    assert np.array_equal(look_at.pixels, digits.pixels[rows])
+    assert np.array_equal(look_at.pixels(), digits.pixels()[rows])
     assert np.array_equal(look_at.labels, digits.labels[rows])

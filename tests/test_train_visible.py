@@ -26,7 +26,7 @@ from train.run_log import read_log
 from train.watch import Watch, printable, skipped_line
 from zoo.errors import ZooError
 from zoo.hub.store import read_card
-from zoo.images.split import open_split
+from zoo.images.opening import open_images
 from zoo.model.encoder import new_encoder
 
 SMALL = {"batch_size": 32, "epochs": 2, "warmup_epochs": 1}
@@ -78,9 +78,7 @@ def momentum_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = replace(
         find_recipe("mocov3-r18-cifar100"), name="mocov3-r20-digits", **SMALL | {"hidden": 16, "projection": 8}
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.run_folder.find_recipe", lambda _: recipe)  # nobody publishes MoCo v3 on digits
-        return pretrain(recipe, out=tmp_path_factory.mktemp("momentum") / "run", limit=128, knn_every=1)
+    return pretrain(recipe, out=tmp_path_factory.mktemp("momentum") / "run", limit=128, knn_every=1)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -147,7 +145,7 @@ def test_an_untrained_encoder_has_not_collapsed():
 
     for seed in range(3):
         torch.manual_seed(seed)
-        seen = online_spectrum(new_encoder("simco-r20-digits"), open_split("digits", "train"))
+        seen = online_spectrum(new_encoder("simco-r20-digits"), open_images("digits", "train"))
         assert not collapse_warning(seen), seen[:2]
 
 
@@ -194,7 +192,7 @@ def test_a_run_that_leaks_is_warned_once_and_goes_on_knowing_its_best(run, tmp_p
     recipe = find_recipe("mocov2-r18-cifar100")
     method = replace(recipe, queue_size=64, hidden=16).method(new_encoder("simco-r20-digits"))
     torch.nn.init.zeros_(method.encoder.backbone.conv1.weight)  # sees nothing
-    split = open_split("digits", "train").sample(600)
+    split = open_images("digits", "train").sample(600)
     folder.mkdir()
     (folder / "log.jsonl").write_text('{"step": 1, "knn_held_out": 1.0}\n')
     with Watch(folder, replace(recipe, batch_size=32), method, split, split, step=1, total=3, knn_every=1) as watch:
@@ -209,7 +207,7 @@ def test_without_a_bar_the_numbers_are_logged_all_the_same(tmp_path, monkeypatch
     """As TQDM_DISABLE=1 has it; tqdm reads that once, when it is imported."""
     monkeypatch.setattr("train.watch.tqdm", partial(tqdm, disable=True))
     recipe = replace(find_recipe("simco-r18-cifar100"), batch_size=32)
-    method, split = recipe.method(new_encoder("simco-r20-digits")), open_split("digits", "train").sample(100)
+    method, split = recipe.method(new_encoder("simco-r20-digits")), open_images("digits", "train").sample(100)
     with Watch(tmp_path, recipe, method, split, split, step=0, total=3, knn_every=0) as watch:
         watch.step(Step(torch.zeros(()), (), {}))
         watch.look(1, 0.5, loss=torch.tensor(2.5), learning_rate=0.1)
@@ -221,8 +219,8 @@ def test_a_queue_beyond_half_the_data_set_and_the_age_of_its_keys_are_told_befor
         find_recipe("mocov2-r18-cifar100"), name="mocov2-r20-digits", **SMALL | {"queue_size": 96, "hidden": 16}
     )
     method = recipe.method(new_encoder(recipe.name))
-    split = open_split("digits", "train").sample(128)
-    for images, said in ((split, 1), (split.sample(96), 1), (open_split("digits", "train"), 0)):
+    split = open_images("digits", "train").sample(128)
+    for images, said in ((split, 1), (split.sample(96), 1), (open_images("digits", "train"), 0)):
         with Watch(tmp_path, recipe, method, images, images, step=0, total=8, knn_every=0):
             pass
         told = capsys.readouterr().out
@@ -274,7 +272,7 @@ def test_a_broken_loss_names_the_tensor_and_saves_the_batch(tmp_path):
     from train.views import Views
 
     again = Views(recipe.view1, recipe.view2, size=8, seed=recipe.seed)
-    images = open_split("digits", "train").sample(128)
+    images = open_images("digits", "train").sample(128)
     ((_, pixels),) = batches(images, again, first=step - 1, last=step, batch_size=32)
     assert torch.equal(again(pixels, step - 1)[0], views["view1"])  # the batch can be made again from its step
 
@@ -310,9 +308,10 @@ def test_skipped_images_are_counted_five_of_them_named_and_all_kept_in_a_file(tm
     recipe = replace(find_recipe("simco-r20-digits"), **SMALL)
     method, size = recipe.method(new_encoder(recipe.name)), {"step": 0, "total": 8, "knn_every": 0}
     lines = [f"{i}.png: broken" for i in range(9)]
-    split = open_split("digits", "test")
+    split = open_images("digits", "test")
     for lot in (lines[:7], lines[:3] + lines[7:]):
-        with Watch(tmp_path, recipe, method, replace(split, skipped=tuple(lot)), split, **size):
+        found = replace(split, skipped=dict(line.split(": ") for line in lot))
+        with Watch(tmp_path, recipe, method, found, split, **size):
             pass
     told = capsys.readouterr().out
     assert "7 of 359 images cannot be decoded and are left out: 0.png: broken; 1.png: broken; 2.png" in told

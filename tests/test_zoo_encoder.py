@@ -17,8 +17,8 @@ from zoo.files import sha256
 from zoo.hub.load import load_encoder
 from zoo.hub.store import CARD, WEIGHTS
 from zoo.images.dataset import dataset_row
+from zoo.images.opening import open_images
 from zoo.images.pixels import preprocess
-from zoo.images.split import open_split
 from zoo.model.backbone import BACKBONES
 from zoo.model.card import Card, Weights
 from zoo.model.embedding import unit_rows
@@ -28,7 +28,7 @@ from zoo.model.resnet import PadShortcut, resnet20_cifar
 
 @pytest.fixture
 def digits() -> np.ndarray:
-    return open_split("digits", "test").pixels[:10]
+    return open_images("digits", "test").pixels()[:10]
 
 
 def parameters(network: nn.Module) -> int:

@@ -12,9 +12,8 @@ from eval.score import score
 from eval.sources import open_source
 from zoo.errors import BadData
 from zoo.images.dataset import DATASETS
-from zoo.images.on_demand import OnDemand
+from zoo.images.opening import open_images
 from zoo.images.pixels import preprocess
-from zoo.images.split import open_split
 
 
 @pytest.fixture
@@ -32,21 +31,21 @@ def large(tmp_path: Path) -> Path:
 
 
 def test_a_split_of_large_images_has_the_pixels_of_the_one_preprocessing_in_the_order_of_its_files(large, home):
-    split = open_split("pets", "train", data=large)
+    split = open_images("pets", "train", data=large)
     files = sorted((large / "train").rglob("*.jpg"))
-    assert isinstance(split.pixels, OnDemand)
-    assert split.pixels.shape == (24, 224, 224, 3)
+    assert not split.in_memory
+    assert split.pixels().shape == (24, 224, 224, 3)
     assert split.labels.tolist() == np.repeat([0, 1, 2], 8).tolist()
     assert split.classes == ("a", "b", "c")
     index = np.array([20, 3, 3])
     expected = np.stack([preprocess(files[i], image_size=224) for i in index])
-    assert np.array_equal(split.pixels[index], expected)
-    assert np.array_equal(split.pixels[20], expected[0])
-    assert np.array_equal(split.pixels[3:4], expected[1:2])
-    assert split.pixels[:0].shape == (0, 224, 224, 3)
+    assert np.array_equal(split.pixels()[index], expected)
+    assert np.array_equal(split.pixels()[20], expected[0])
+    assert np.array_equal(split.pixels()[3:4], expected[1:2])
+    assert split.pixels()[:0].shape == (0, 224, 224, 3)
     few = split.sample(5)
     drawn = np.sort(np.random.default_rng(0).permutation(24)[:5])
-    assert np.array_equal(few.pixels[:], split.pixels[drawn])
+    assert np.array_equal(few.pixels()[:], split.pixels()[drawn])
     assert few.labels.tolist() == split.labels[drawn].tolist()
     assert not (home / "cache" / "pixels").exists()  # nothing decoded is kept
 
@@ -64,10 +63,10 @@ def test_large_images_are_measured_with_every_kind_of_encoder(large):
 
 def test_nothing_is_decoded_before_it_is_asked_for_and_a_broken_image_is_told_by_name(large):
     (large / "train" / "b" / "4.jpg").write_bytes(b"\xff\xd8 no picture")
-    split = open_split("pets", "train", data=large)
-    assert split.pixels[:12].shape == (12, 224, 224, 3)
+    split = open_images("pets", "train", data=large)
+    assert split.pixels()[:12].shape == (12, 224, 224, 3)
     with pytest.raises(BadData, match=r"b/4.jpg cannot be decoded.*Remove it"):
-        split.pixels[12]
+        split.pixels()[12]
     with pytest.raises(BadData, match=r"b/4.jpg cannot be decoded"):
         score("pixels:", data={"pets": large})
 
@@ -84,9 +83,9 @@ def test_a_test_split_of_copies_is_refused_by_the_bytes_of_its_files(large):
 
 def test_large_images_need_a_local_copy_and_no_more_classes_than_the_row(large):
     with pytest.raises(BadData, match="give its folder or archive as data"):
-        open_split("in1k", "train", data=None)
+        open_images("in1k", "train", data=None)
     for i in range(DATASETS["pets"].classes):
         (large / "test" / f"more-{i:02}").mkdir()
         (large / "test" / f"more-{i:02}" / "0.jpg").write_bytes((large / "test" / "a" / "0.jpg").read_bytes())
     with pytest.raises(BadData, match="40 classes, allowed 37"):
-        open_split("pets", "test", data=large)
+        open_images("pets", "test", data=large)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +20,7 @@ from torch import Tensor
 from train.gather import world_size
 from train.views import Views
 from zoo.errors import BadData
-from zoo.images.dataset import dataset_row
-from zoo.images.shards import Shards, open_shards
-from zoo.images.split import LARGEST_CACHED, Split, open_split
+from zoo.images.image_set import ImageSet
 
 AHEAD = 2  # batches decoded before they are asked for
 LANES = 8  # places of a sharded data set that one batch is mixed from
@@ -33,32 +30,22 @@ LOOK = 12_000  # images to look at the encoder with
 LOOK_AMONG = 4  # times as many stand in the blocks that they are drawn from
 
 
-def open_images(name: str, data: Path | None, *, stream: bool, limit: int | None) -> Split | Shards:
-    """The train split of the data set `name`: in memory where its images are small, else (or to stream) on disk."""
-    if not stream and dataset_row(name).image_size <= LARGEST_CACHED:
-        return open_split(name, "train", data=data).sample(limit)
-    if data is None:
-        raise BadData(f"--stream, and data sets above {LARGEST_CACHED} px, read a local copy: give --data DIR")
-    return open_shards(name, "train", data).sample(limit)
-
-
-def images_to_look_at(images: Split | Shards, image_size: int) -> tuple[Split, np.ndarray]:
+def images_to_look_at(images: ImageSet, image_size: int) -> tuple[ImageSet, np.ndarray]:
     """Some train images in memory, always the same ones, to see with how well the encoder does, and their indices."""
     numbered = replace(images, labels=np.arange(len(images)))
-    if isinstance(numbered, Shards):
+    if not numbered.in_memory:
         most = min(LOOK, LOOK_BYTES // (3 * image_size**2))
         numbered = _of_few_blocks(numbered, LOOK_AMONG * most).sample(most).decoded(image_size)
     some = numbered.sample(LOOK)
     return replace(some, labels=images.labels[some.labels]), some.labels
 
 
-def _of_few_blocks(images: Shards, n: int) -> Shards:
+def _of_few_blocks(images: ImageSet, n: int) -> ImageSet:
     """The images of random blocks that hold n or more, or all: of a large data set little has to be read."""
-    blocks, sizes = np.unique(images.block, return_counts=True)
+    blocks, sizes = np.unique(images.blocks, return_counts=True)
     order = np.random.default_rng(0).permutation(len(blocks))
     few = blocks[order[: np.searchsorted(np.cumsum(sizes[order]), n) + 1]]
-    rows = np.flatnonzero(np.isin(images.block, few))
-    return replace(images, labels=images.labels[rows], block=images.block[rows], rows=images.rows[rows])
+    return images.part(np.flatnonzero(np.isin(images.blocks, few)), digest=images.digest)
 
 
 def steps_in_epoch(images: int, batch_size: int, world: int) -> int:
@@ -78,7 +65,7 @@ class Batch(NamedTuple):
 
 
 def batches(
-    images: Split | Shards,
+    images: ImageSet,
     views: Views,
     *,
     first: int,
@@ -95,11 +82,11 @@ def batches(
     outside Python's lock). An image that cannot be decoded is left out and shortens its batch, on all processes alike
     and to a multiple of `unit`. Raises BadData if fewer than 2 of these are left.
     """
-    if isinstance(images, Split):
+    if images.in_memory:
         for step in range(first, last):
             rows = share_of(images, step, batch_size, views.seed, rank=0, world=1)
             mine = share_of(images, step, batch_size, views.seed, rank, world)
-            yield Batch(rows, torch.from_numpy(images.pixels[mine]).permute(0, 3, 1, 2))
+            yield Batch(rows, torch.from_numpy(images.array[mine]).permute(0, 3, 1, 2))
         return
 
     def cut(index: int, step: int, row: int) -> np.ndarray | None:
@@ -153,10 +140,10 @@ def _in_each(everywhere: list[list[int]], *, share: int, unit: int, skipped: dic
     return n
 
 
-def share_of(images: Split | Shards, step: int, batch_size: int, seed: int, rank: int, world: int) -> np.ndarray:
+def share_of(images: ImageSet, step: int, batch_size: int, seed: int, rank: int, world: int) -> np.ndarray:
     """Indices (batch_size / world,) of the images of this process in the batch of `step`."""
     epoch, nth = divmod(step, len(images) // batch_size)
-    if isinstance(images, Split):
+    if images.in_memory:
         order = memory_order(seed, epoch, len(images), batch_size)
     else:
         order = _shard_order(images, seed, epoch, batch_size)
@@ -172,8 +159,8 @@ def memory_order(seed: int, epoch: int, images: int, batch_size: int) -> np.ndar
 
 
 @lru_cache(maxsize=2)
-def _shard_order(images: Shards, seed: int, epoch: int, batch_size: int) -> np.ndarray:
-    return shard_order(images.block, seed, epoch, batch_size)
+def _shard_order(images: ImageSet, seed: int, epoch: int, batch_size: int) -> np.ndarray:
+    return shard_order(images.blocks, seed, epoch, batch_size)
 
 
 def shard_order(block: np.ndarray, seed: int, epoch: int, batch_size: int) -> np.ndarray:
@@ -194,12 +181,12 @@ def shard_order(block: np.ndarray, seed: int, epoch: int, batch_size: int) -> np
     return table.reshape(lanes, steps, -1).transpose(1, 0, 2).reshape(steps, batch_size)
 
 
-def share_what_is_skipped(images: Split | Shards) -> None:
+def share_what_is_skipped(images: ImageSet) -> None:
     """Let every process know what any could not decode: a meeting of all, after the same step.
 
-    A split in memory needs none: each process has decoded all of it.
+    Images in memory need none: each process has the same ones.
     """
-    if isinstance(images, Split) or world_size() == 1:
+    if images.in_memory or world_size() == 1:
         return
     found: list[dict[str, str]] = [{} for _ in range(world_size())]
     dist.all_gather_object(found, dict(images.skipped))
@@ -207,9 +194,6 @@ def share_what_is_skipped(images: Split | Shards) -> None:
         images.skipped.update(others)
 
 
-def what_is_skipped(images: Split | Shards) -> list[str]:
-    """What is said of every image found undecodable so far, its name first, in the order of their discovery."""
-    if isinstance(images, Split):
-        return list(images.skipped)
-    found = list(images.skipped.items())  # a copy: threads add to it
-    return [reason if name in reason else f"{name}: {reason}" for name, reason in found]
+def what_is_skipped(images: ImageSet) -> list[str]:
+    """A line on every image found undecodable so far, its name first, in the order of their discovery."""
+    return [f"{name}: {reason}" for name, reason in list(images.skipped.items())]  # a copy: threads add to it

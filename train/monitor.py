@@ -16,7 +16,7 @@ from eval.metrics import accuracy
 from train.method import Method
 from zoo.errors import ZooError
 from zoo.files import new_file
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet
 from zoo.model.encoder import Encoder
 
 HELD_OUT, K = 2_000, 20
@@ -36,7 +36,7 @@ def held_out(n: int) -> np.ndarray:
     return np.random.default_rng(0).permutation(n) < n // 6
 
 
-def look_at(encoder: Encoder, train: Split) -> Features | None:
+def look_at(encoder: Encoder, train: ImageSet) -> Features | None:
     """Features of the labelled ones of these train images; None if they are fewer than 120.
 
     The encoder trains on all of them, without labels.
@@ -76,9 +76,9 @@ def spectrum(features: np.ndarray) -> Spectrum:
     return Spectrum(std, float(np.exp(entropy)), shares.tolist())
 
 
-def online_spectrum(encoder: Encoder, train: Split) -> Spectrum:
+def online_spectrum(encoder: Encoder, train: ImageSet) -> Spectrum:
     """The spectrum of at most 512 train images, always the same ones. Raises NotFinite."""
-    features = encoder.embed_pixels(np.asarray(train.sample(SPECTRUM_OF).pixels))
+    features = encoder.embed_pixels(np.asarray(train.sample(SPECTRUM_OF).pixels()))
     if not np.isfinite(features).all():
         raise NotFinite("the encoder's features are no longer finite")
     return spectrum(features)

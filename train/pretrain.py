@@ -25,7 +25,7 @@ import tyro
 from accelerate import Accelerator, PartialState
 from torch import Tensor
 
-from train.batches import batches, images_to_look_at, open_images, share_what_is_skipped, steps_in_epoch
+from train.batches import batches, images_to_look_at, share_what_is_skipped, steps_in_epoch
 from train.batchnorm import least_unit
 from train.gather import from_main
 from train.gradcache import cached_backward
@@ -39,8 +39,8 @@ from train.run_log import PROJECT
 from train.stopping import EXIT_CODE, last_words, stop_requests, told_in_one_line
 from train.views import Views
 from train.watch import Watch
-from zoo.images.shards import Shards
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet
+from zoo.images.opening import open_images
 from zoo.model.encoder import new_encoder
 from zoo.names import parse_name
 
@@ -64,7 +64,7 @@ def pretrain(
 ) -> Path:
     """Train the encoder of `recipe`, or go on with it, and return the run folder, which `zoo.load` opens.
 
-    data: as for `zoo.images.split.open_split`; `folder:PATH` takes any images. out: the run folder, by default
+    data: as for `zoo.images.opening.open_images`; `folder:PATH` takes any images. out: the run folder, by default
     runs/NAME. limit: train on that many images. knn_every: epochs between looks at k-NN accuracy on held-out train
     images; 0 for none. chunk: images of a process that go through the encoder at a time, for a batch that the memory
     does not hold: the gradient of the whole batch all the same, but batch normalisation sees a chunk; 0 for all at
@@ -82,7 +82,7 @@ def pretrain(
     rank, world = accelerator.process_index, accelerator.num_processes
     main, device = accelerator.is_main_process, accelerator.device
     folder = out or Path("runs", recipe.name)
-    images = open_images(parse_name(recipe.name).dataset, data, stream=stream, limit=limit)
+    images = open_images(parse_name(recipe.name).dataset, "train", data, stream=stream).sample(limit)
     batch_size, steps_per_epoch = recipe.batch_size, steps_in_epoch(len(images), recipe.batch_size, world)
     total = recipe.epochs * steps_per_epoch
     method, probe, look_at, optimizer = _untrained(recipe, images, device, main=main)
@@ -185,8 +185,8 @@ def _set_threads(asked: int | None, accelerator: Accelerator) -> None:
 
 
 def _untrained(
-    recipe: Recipe, images: Split | Shards, device: torch.device, *, main: bool
-) -> tuple[Method, OnlineProbe | None, Split | None, torch.optim.Optimizer]:
+    recipe: Recipe, images: ImageSet, device: torch.device, *, main: bool
+) -> tuple[Method, OnlineProbe | None, ImageSet | None, torch.optim.Optimizer]:
     """The recipe's method on the device, as its seed makes it, the probe that learns beside it, the images that tell
     how well it does, and its optimiser."""
     torch.manual_seed(recipe.seed)

@@ -17,8 +17,7 @@ from train.gather import gather_rows, world_size
 from train.method import Method
 from train.monitor import held_out
 from zoo.images.dataset import dataset_row
-from zoo.images.shards import Shards
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet
 from zoo.model.encoder import Encoder
 
 RATE = 0.3  # peak learning rate, whatever the batch size, as in the dual-temperature code; it follows the encoder's
@@ -86,7 +85,7 @@ def _in_order_of(labels: np.ndarray, *, views: int, chunk: int) -> Tensor:
     return torch.from_numpy(labels).view(world_size(), -1, 1, chunk).expand(-1, -1, views, -1).flatten()
 
 
-def probe_beside(method: Method, images: Split | Shards, looked_at: np.ndarray) -> OnlineProbe | None:
+def probe_beside(method: Method, images: ImageSet, looked_at: np.ndarray) -> OnlineProbe | None:
     """A probe that learns with `method`, as its child `probe`, if there are labels but those that we look at.
 
     looked_at: indices of the images that tell how well it does.
@@ -95,7 +94,7 @@ def probe_beside(method: Method, images: Split | Shards, looked_at: np.ndarray) 
     labels[look[held_out(len(look))]] = -1
     if labels.max() < 0:
         return None
-    classes = max(dataset_row(images.dataset).classes, int(images.labels.max()) + 1)
+    classes = max(dataset_row(images.name).classes, int(images.labels.max()) + 1)
     probe = OnlineProbe(method.encoder, labels, classes)
     method.add_module("probe", probe)
     return probe

@@ -22,8 +22,7 @@ from train.recipe import Recipe, differences, recipes
 from zoo.energy import EnergyMeter
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.hub.store import checked_weights, read_card
-from zoo.images.shards import Shards
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet
 from zoo.model.card import Card
 from zoo.model.encoder import accelerator_name, save_encoder, save_head
 from zoo.provenance import command, hardware, today, versions
@@ -62,9 +61,9 @@ def only_run_in(folder: Path, *, main: bool) -> Iterator[None]:
         yield
 
 
-def run_settings(recipe: Recipe, images: Split | Shards, accelerator: Accelerator, *, chunk: int) -> dict[str, Any]:
+def run_settings(recipe: Recipe, images: ImageSet, accelerator: Accelerator, *, chunk: int) -> dict[str, Any]:
     """What must not change between two starts of a run; each process has batch statistics of its own."""
-    data = {"images": len(images), "data": images.sha256}
+    data = {"images": len(images), "data": images.digest}
     process = {"precision": accelerator.mixed_precision, "chunk": chunk, "processes": accelerator.num_processes}
     return recipe.numbers() | data | {"recipe": recipe.name} | process
 

@@ -28,9 +28,8 @@ from train.run_log import PROJECT, RunLog, read_log
 from train.views import Views
 from zoo.errors import ZooError
 from zoo.files import write_bytes
-from zoo.images.shards import Shards
-from zoo.images.source import FOLDER
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import ImageSet
+from zoo.images.opening import FOLDER, open_images
 
 NAMED = 5  # images that cannot be decoded, in one line
 
@@ -44,8 +43,8 @@ class Watch:
         folder: Path,
         recipe: Recipe,
         method: Method,
-        images: Split | Shards,
-        look_at: Split,
+        images: ImageSet,
+        look_at: ImageSet,
         *,
         step: int,
         total: int,
@@ -58,7 +57,7 @@ class Watch:
         """look_at: some of the images. probe: learns beside the method. data: for the test split beside the images.
         limit: images of the test split that the probe is measured on, at most."""
         self._probe, self._look_at, self._data, self._limit = probe, look_at, data, limit
-        self._test: Split | None = None
+        self._test: ImageSet | None = None
         self._folder, self._recipe, self._method, self._images = folder, recipe, method, images
         self._first, self._total, self._knn_every = step, total, knn_every
         self._warned, self._said = set[str](), 0
@@ -135,14 +134,14 @@ class Watch:
         self._best_knn = max(self._best_knn, value)
         return {"knn_held_out": value} | ({"online_held_out": self._probe.accuracy(unseen)} if self._probe else {})
 
-    def _test_split(self) -> Split | None:
+    def _test_split(self) -> ImageSet | None:
         """What the online probe is measured on at the end; None where there is none, which is reported before the
         first step."""
-        own = str(self._data).startswith(FOLDER) or isinstance(self._images, Shards)
+        own = str(self._data).startswith(FOLDER) or not self._images.in_memory
         if self._probe is None or own:
             return None
         try:
-            test = open_split(self._images.dataset, "test", data=self._data).sample(self._limit)
+            test = open_images(self._images.name, "test", self._data).sample(self._limit)
             labelled(test)
         except (ZooError, OSError) as error:  # the run can do its work without
             self._bar.write(f"no test split for the online probe, so no online_test at the end: {error}")

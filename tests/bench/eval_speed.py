@@ -36,7 +36,8 @@ from eval.linear import logistic_probe, ridge_probe, standardised
 from eval.linear_sgd import linear_sgd
 from eval.task import Task
 from zoo.files import write_bytes
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import from_pixels
+from zoo.images.opening import open_images
 from zoo.model.embedding import unit_rows
 from zoo.provenance import command, hardware, today, versions
 
@@ -128,7 +129,7 @@ def extractions() -> Work:
     """IMAGES of 32 px through a ResNet-18 with the CIFAR stem: `extract` and the bare forward pass."""
     encoder = open_contestant("random:r18", "cifar10").encoder
     pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 32, 32, 3), np.uint8)
-    split = Split("cifar10", "train", pixels, np.zeros(IMAGES, int), (), "")
+    split = from_pixels("cifar10", "train", pixels, np.zeros(IMAGES, int), (), "")
     starts = range(0, IMAGES, 256)
     batches = [torch.from_numpy(pixels[i : i + 256]).permute(0, 3, 1, 2).contiguous() / 255 for i in starts]
 
@@ -197,7 +198,7 @@ def streamed() -> float:
 def streamed_above(folder: Path) -> float:
     """MB that a ResNet-18 and the extraction of its features at 224 px take at most, beside libraries and features."""
     encoder = open_contestant("random:r18", "in100").encoder
-    parts = [open_split("in100", name, data=folder) for name in ("train", "test")]
+    parts = [open_images("in100", name, data=folder) for name in ("train", "test")]
     before = psutil.Process().memory_info().rss / 1e6
     features = [extract(encoder, part) for part in parts]
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
@@ -219,7 +220,7 @@ def peak_above(folder: Path) -> float:
 
 def task_of(train: Features, test: Features) -> Task:
     """A task whose images nobody looks at."""
-    none = Split("digits", "train", np.zeros((1, 8, 8, 3), np.uint8), np.zeros(1, int), (), "")
+    none = from_pixels("digits", "train", np.zeros((1, 8, 8, 3), np.uint8), np.zeros(1, int), (), "")
     return Task(RawPixels(8), none, none, train, test, CLASSES)
 
 

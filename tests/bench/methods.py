@@ -25,7 +25,8 @@ from train.optim import make_optimizer
 from train.recipe import Recipe, find_recipe
 from train.views import Views
 from zoo.files import write_bytes
-from zoo.images.split import Split, open_split
+from zoo.images.image_set import ImageSet
+from zoo.images.opening import open_images
 from zoo.model.encoder import new_encoder
 from zoo.provenance import command, hardware, today, versions
 
@@ -46,7 +47,7 @@ def short(name: str) -> Recipe:
     return replace(recipe, batch_size=BATCH, **queue)
 
 
-def train(name: str, split: Split, steps: int) -> dict[str, Any]:
+def train(name: str, split: ImageSet, steps: int) -> dict[str, Any]:
     """`steps` updates from the same weights and images for every method."""
     recipe = short(name)
     torch.manual_seed(0)
@@ -102,7 +103,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench/methods"))
     flags = parser.parse_args()
     torch.set_num_threads(flags.threads)
-    split = open_split("cifar100", "train", data=flags.data).sample(flags.images)
+    split = open_images("cifar100", "train", data=flags.data).sample(flags.images)
     facts = {"date": today(), "hardware": hardware(), "threads": flags.threads, "command": command(), "batch": BATCH,
              "images": len(split), "versions": versions()}  # fmt: skip
     flags.out.mkdir(parents=True, exist_ok=True)

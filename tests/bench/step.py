@@ -29,8 +29,8 @@ from torchvision import transforms
 from train.batches import batches
 from train.recipe import find_recipe
 from train.views import ViewPolicy, Views
-from zoo.images.shards import open_shards
-from zoo.images.split import Split
+from zoo.images.image_set import ImageSet, from_pixels
+from zoo.images.opening import open_images
 from zoo.model.encoder import new_encoder
 from zoo.provenance import command, hardware, today, versions
 
@@ -50,8 +50,8 @@ Seconds = dict[str, list[float]]
 class PilViews(Dataset):
     """The same policy as one writes it with PIL and torchvision: two views an image, normalised by the worker."""
 
-    def __init__(self, split: Split, policy: ViewPolicy, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        p, self.pixels = policy, np.asarray(split.pixels)
+    def __init__(self, split: ImageSet, policy: ViewPolicy, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        p, self.pixels = policy, np.asarray(split.pixels())
         jitter = transforms.ColorJitter(p.brightness, p.contrast, p.saturation, p.hue)
         bicubic = transforms.InterpolationMode.BICUBIC
         self.transform = transforms.Compose([
@@ -98,7 +98,7 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def pil(self, split: Split, batch_size: int) -> DataLoader:
+    def pil(self, split: ImageSet, batch_size: int) -> DataLoader:
         """A loader of both views; its workers stay from one pass to the next."""
         encoder = self.method.encoder
         data = PilViews(split, self.policy, encoder.mean.flatten().tolist(), encoder.std.flatten().tolist())
@@ -107,9 +107,9 @@ class Trainer:
         )  # fmt: skip
 
 
-def random_split(n: int) -> Split:
+def random_split(n: int) -> ImageSet:
     pixels = np.random.default_rng(0).integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
-    return Split("cifar100", "train", pixels, np.zeros(n, np.int64), (), "bench")
+    return from_pixels("cifar100", "train", pixels, np.zeros(n, np.int64), (), "bench")
 
 
 def rounds(contenders: dict[str, Callable[[], object]], repeats: int) -> Seconds:
@@ -192,7 +192,7 @@ def large(repeats: int, folder: Path, n: int = 64) -> tuple[Seconds, Seconds]:
         grain = rng.normal(0, 20, (375, 500, 1))
         pixels = np.clip(np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC)) + grain, 0, 255)
         Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{index}.jpg", quality=90)
-    shards = open_shards("cifar100", "train", f"folder:{folder}")
+    shards = open_images("cifar100", "train", f"folder:{folder}", stream=True)
     views = Views(ViewPolicy(), ViewPolicy(), size=224, seed=0)
     contents = [path.read_bytes() for path in sorted(folder.glob("*.jpg"))]
 

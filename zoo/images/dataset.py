@@ -1,7 +1,7 @@
 """The data sets a name may carry, one row each.
 
 mean and std stand here once. They travel into the encoder, its card and its ONNX graph; nothing else normalises.
-`zoo.images.split.open_split` opens a row.
+`zoo.images.opening.open_images` opens a row.
 """
 
 from dataclasses import dataclass

@@ -30,12 +30,25 @@ TURNS = {  # what makes a picture upright, by EXIF's orientation
 }
 
 
+def decode(name: str, picture: bytes | Path) -> Image.Image:
+    """As `read_rgb`; every error begins with `name`. Raises BadImage for no bytes at all, too."""
+    if picture == b"":
+        raise BadImage(f"{name}: holds no bytes")
+    return read_rgb(picture, name=name)
+
+
 def read_rgb(
-    picture: Picture, *, formats: Sequence[str] | None = None, max_pixels: int = MAX_PIXELS, max_side: int = MAX_SIDE
+    picture: Picture,
+    *,
+    name: str = "",
+    formats: Sequence[str] | None = None,
+    max_pixels: int = MAX_PIXELS,
+    max_side: int = MAX_SIDE,
 ) -> Image.Image:
     """An upright 8-bit RGB image of any size.
 
     picture: path, encoded bytes, PIL image, or uint8 array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4).
+    name: in errors, by default the path or what came.
     formats: allowed encodings, in Pillow's words ("JPEG", "PNG"); None allows what Pillow reads, but EPS.
     Raises BadImage (undecodable, truncated, no 8-bit meaning), ImageTooLarge, ImageFormatNotAllowed, FileNotFoundError.
     """
@@ -44,12 +57,12 @@ def read_rgb(
     if isinstance(picture, Image.Image):
         return _decoded(picture, "PIL image")
     if isinstance(picture, bytes):
-        return _from_file(io.BytesIO(picture), f"{len(picture)} bytes", formats, max_pixels, max_side)
+        return _from_file(io.BytesIO(picture), name or f"{len(picture)} bytes", formats, max_pixels, max_side)
     if isinstance(picture, str | Path):
         if "\0" in str(picture):
             raise BadImage(f"{str(picture)[:80]!r} is not a path. Encoded pictures are given as bytes")
         with Path(picture).open("rb") as file:  # outside: "no such file" is the system's to say, not Pillow's
-            return _from_file(file, str(picture), formats, max_pixels, max_side)
+            return _from_file(file, name or str(picture), formats, max_pixels, max_side)
     raise BadImage(
         f"a picture is a path, bytes, a PIL image or a uint8 array; got {type(picture).__name__}. "
         "Tensors in [0, 1] go to encoder(x)"

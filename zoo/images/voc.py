@@ -13,6 +13,7 @@ import numpy as np
 
 from zoo.errors import BadData
 from zoo.images.dataset import SplitName
+from zoo.images.index import Index, index_of_files
 
 LARGEST_SIDE = 2**24  # pixels; float32 holds each whole number up to it
 
@@ -43,6 +44,11 @@ def read_voc(folder: Path, split: str) -> list[Scene]:
 def class_names(scenes: Sequence[Scene]) -> list[str]:
     """All classes that have a box, in order of the alphabet."""
     return sorted({name for scene in scenes for name in scene.names})
+
+
+def voc_images(folder: Path, split: SplitName) -> Index:
+    """The images of `labelled_images`. Raises what it raises."""
+    return index_of_files(folder, *labelled_images(folder, split))
 
 
 def labelled_images(folder: Path, split: SplitName) -> tuple[list[Path], np.ndarray, list[str]]:
