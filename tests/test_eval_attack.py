@@ -52,9 +52,9 @@ def fails(monkeypatch, *words: str) -> str:
         (["pixels:", "--data", "digits", "digits"], "a data set stands there twice"),
         (
             ["pixels:", "--data", "digits", "--data", "cifar10=x"],
-            "--data stands there twice; give all its values after",
+            "--data is given twice; give all its values after",
         ),
-        (["pixels:", "--max-train", "9", "--data", "digits", "--max_train=8"], "--max-train stands there twice"),
+        (["pixels:", "--max-train", "9", "--data", "digits", "--max_train=8"], "--max-train is given twice"),
         (["pixels:", "--data", "=x"], "unknown data set ''"),
         (["pixels:", "--data", "digits=/nowhere"], "/nowhere: no such folder or archive"),
         (["pixels:", "--data", "digits", "--protocol", "knn,"], "unknown protocol ''"),
