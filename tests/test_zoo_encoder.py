@@ -53,7 +53,7 @@ def test_options_of_a_backbones_row_reach_the_network_whatever_its_stem_and_none
     for name, network, size in (("r18", "r18", 32), ("full", "r18", 32), ("vit", "vitt4", 32)):
         row = BACKBONES[network]
         options = {**row.options, "drop_rate": 0.25}
-        changed = replace(row, options=options, cifar_stem=row.cifar_stem and name != "full")
+        changed = replace(row, options=options, small_stem_below=0 if name == "full" else row.small_stem_below)
         monkeypatch.setitem(BACKBONES, name, changed)
         built = build_backbone(name, image_size=size)
         assert (built.head_drop.p if name == "vit" else built.drop_rate) == 0.25, name

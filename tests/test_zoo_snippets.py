@@ -13,8 +13,8 @@ from serve_model import card_of, noise
 from test_zoo_transformers import TINY
 
 import zoo
-from zoo.model.backbone import BACKBONES
-from zoo.model.encoder import Encoder, build_backbone, save_encoder
+from zoo.model.backbone import BACKBONES, backbone_row
+from zoo.model.encoder import Encoder, build_network, save_encoder
 from zoo.release.publish import publish
 from zoo.release.verify import gap
 
@@ -58,7 +58,9 @@ def photos(tmp_path: Path) -> list[Path]:
 
 def make_run(folder: Path, case: Case) -> Path:
     torch.manual_seed(0)
-    backbone = build_backbone(case.name.split("-")[1], image_size=case.image_size, stem_padding=case.stem_padding)
+    backbone = build_network(
+        backbone_row(case.name.split("-")[1]), image_size=case.image_size, stem_padding=case.stem_padding
+    )
     for module in backbone.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)

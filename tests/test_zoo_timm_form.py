@@ -11,8 +11,9 @@ from torch import nn
 
 from zoo.errors import CorruptFile
 from zoo.images.dataset import dataset_row
+from zoo.model.backbone import backbone_row
 from zoo.model.card import Card
-from zoo.model.encoder import Encoder, build_backbone
+from zoo.model.encoder import Encoder, build_backbone, build_network
 from zoo.model.timm_form import from_timm, small_stem, timm_config, to_timm
 from zoo.release.verify import gap
 
@@ -25,7 +26,7 @@ def trained_looking(name: str, *, image_size: int | None = None, stem_padding: i
     row = dataset_row(dataset)
     size = image_size or row.image_size
     torch.manual_seed(0)
-    network = build_backbone(backbone, image_size=size, stem_padding=stem_padding)
+    network = build_network(backbone_row(backbone), image_size=size, stem_padding=stem_padding)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.running_mean, std=0.1)

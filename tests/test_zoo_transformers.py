@@ -18,7 +18,7 @@ from serve.session import Session, open_model
 from zoo.hub.load import load_encoder
 from zoo.hub.published import read_release
 from zoo.hub.store import GOLDEN, WEIGHTS, keep, read_card
-from zoo.model.backbone import BACKBONES, Backbone
+from zoo.model.backbone import BACKBONES, SWIN, VIT, Backbone
 from zoo.model.encoder import new_encoder, save_encoder
 from zoo.model.tensors import write_tensors
 from zoo.release.bundle import keep_inside
@@ -27,11 +27,11 @@ from zoo.release.verify import gap, golden_pictures, verify
 
 TINY = {
     "vitnano": Backbone(
-        "vit_tiny_patch16_224", 32, "a tiny ViT", patch=4,
+        "vit_tiny_patch16_224", 32, "a tiny ViT", multiple=4, **VIT,
         options={"patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2},
     ),
     "swinnano": Backbone(
-        "swin_tiny_patch4_window7_224", 64, "a tiny Swin", patch=4,
+        "swin_tiny_patch4_window7_224", 64, "a tiny Swin", **SWIN,
         options={"embed_dim": 8, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 2, 2)},
     ),
 }  # fmt: skip

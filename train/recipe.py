@@ -81,7 +81,7 @@ class Recipe(ABC):
         if any(size < 1 for size in self.sizes):
             raise BadNumber(f"sizes = {self.sizes}; allowed: pixels, 1 and more each")
         backbone = backbone_row(parse_name(self.name).backbone)
-        if self.sizes and backbone.patch:
+        if self.sizes and backbone.fixed_size:
             raise BadNumber(f"sizes = {self.sizes}; {backbone.architecture} takes images of one size: leave them out")
         if self.warmup_epochs >= self.epochs:  # a short trial of a long recipe: keep the shape of the schedule
             object.__setattr__(self, "warmup_epochs", self.epochs // 10)

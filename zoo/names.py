@@ -21,20 +21,25 @@ class Name(NamedTuple):
 
 
 def parse_name(text: str) -> Name:
-    """Split a model name into its parts.
+    """Split the name of a model of this zoo's backbones and data sets into its parts.
 
     Raises UnknownName if it is not of the grammar, or names a backbone or data set no table has.
     """
+    name = split_name(text)
+    backbone_row(name.backbone)
+    dataset_row(name.dataset)
+    return name
+
+
+def split_name(text: str) -> Name:
+    """Split a model name into its parts, whatever backbone and data set it names. Raises UnknownName."""
     parts = text.split("-")
     if len(parts) not in (3, 4) or not all(re.fullmatch("[a-z0-9]+", part) for part in parts):
         raise UnknownName(
             f"{text!r} is not a model name. A name is <method>-<backbone>-<data set>[-<variant>] in lower case, such "
             f"as simco-r18-cifar100; backbones: {', '.join(BACKBONES)}; data sets: {', '.join(DATASETS)}"
         )
-    name = Name(*parts)
-    backbone_row(name.backbone)
-    dataset_row(name.dataset)
-    return name
+    return Name(*parts)
 
 
 def natural_order(text: str) -> list[tuple[int, str]]:

@@ -24,7 +24,7 @@ from zoo.hub.layouts import Layout, layout_of, some, statistics_of
 from zoo.images.dataset import dataset_row
 from zoo.model.backbone import BACKBONES, backbone_row
 from zoo.model.card import Card
-from zoo.model.encoder import Encoder, build_backbone, save_encoder, write_head
+from zoo.model.encoder import Encoder, build_backbone, build_network, save_encoder, write_head
 from zoo.names import parse_name
 from zoo.provenance import today
 
@@ -96,7 +96,7 @@ def convert_tensors(
     backbone, head, left = split_keys(tensors, layout)
     _check_head(layout, parts.method, head, where)
     size, padding = dataset_row(parts.dataset).image_size, _stem_padding(backbone, layout)
-    network = build_backbone(parts.backbone, image_size=size, stem_padding=padding)
+    network = build_network(backbone_row(parts.backbone), image_size=size, stem_padding=padding)
     _fill(network, backbone, name, where)
     mean, std = statistics_of(layout, parts.dataset)
     crop = 0.875 if size >= 224 else 1.0  # as in the evaluation on ImageNet of all these code bases

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import CorruptFile, UnknownName
-from zoo.names import parse_name
+from zoo.model.backbone import Backbone, backbone_row
+from zoo.names import split_name
 
 REPO = r"(?a:(?!.*(--|\.\.|\.git$))\b[\w.-]+\b/\b[\w.-]{1,96}\b)"  # ORG/NAME as the Hub has it, a regular expression
 FORMAT = 1  # of the card; a reader refuses other numbers
 ACCURACY = "top-1 accuracy"  # metric of a result
+LOADING = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "scriptable"}
 MAX_SIDE = 8192  # pixels of an image_size; larger ones are a slip, and would take all memory
 
 
@@ -48,6 +50,7 @@ class Card:
     mean: tuple[float, float, float]  # of RGB in [0, 1]
     std: tuple[float, float, float]
     dim: int  # of an embedding, D
+    network: dict[str, Any] = field(default_factory=dict)  # the backbone's row, where the table has none of its name
     stem_padding: int = 1  # pixels around the image in a 3x3 stem: 1, or 2 as in solo-learn and the code built on it
     parameters: int | None = None  # of the encoder; None before it is trained
     expects: str  # the published result of the recipe with its table, or "none published"
@@ -60,11 +63,16 @@ class Card:
 
     @property
     def backbone(self) -> str:
-        return parse_name(self.name).backbone
+        return split_name(self.name).backbone
+
+    @property
+    def backbone_row(self) -> Backbone:
+        """The row of its network. Raises UnknownName if neither the card nor the table has one."""
+        return Backbone(**self.network) if self.network else backbone_row(self.backbone)
 
     @property
     def dataset(self) -> str:
-        return parse_name(self.name).dataset
+        return split_name(self.name).dataset
 
     @property
     def foreign(self) -> bool:
@@ -112,7 +120,7 @@ def parse_card(text: str, *, where: str | Path) -> Card:
             values["published"] = Published(**values["published"] | {"files": files})
         card = Card(**values)
         if not re.fullmatch(REPO, card.name):
-            parse_name(card.name)
+            _ = card.backbone_row
         bad = [entry for entry, sound in _soundness(card).items() if not sound]
         if bad:
             raise ValueError(f"no such value allowed in {', '.join(bad)}")
@@ -141,6 +149,7 @@ def _soundness(card: Card) -> dict[str, bool]:
         "std": len(card.std) == 3 and all(0 < value < inf for value in card.std),
         "dim": type(card.dim) is int and card.dim > 0,
         "parameters": card.parameters is None or (type(card.parameters) is int and card.parameters > 0),
+        "network": not card.network or _sound_network(card.backbone_row),
         "stem_padding": card.stem_padding in (1, 2),
         "expects": isinstance(card.expects, str),
         "recipe": isinstance(card.recipe, dict),
@@ -151,6 +160,12 @@ def _soundness(card: Card) -> dict[str, bool]:
         "published.revision": published is None or re.fullmatch("[0-9a-f]{40}", published.revision) is not None,
         "published.files": published is None or all(_sound_file(file, r"\w[\w.-]*") for file in published.files),
     }
+
+
+def _sound_network(row: Backbone) -> bool:
+    """Whether the row names a network of timm's registry, and no weights to load from anywhere."""
+    arguments = {*row.options, *row.small_options, *row.initial}
+    return re.fullmatch("[a-z0-9_]+", row.architecture) is not None and not arguments & LOADING
 
 
 def _sound_result(row: Any) -> bool:

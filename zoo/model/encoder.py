@@ -11,37 +11,45 @@ import torch
 from PIL.Image import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from timm.models.resnet import ResNet
 from torch import Tensor, nn
 
 import zoo.model.resnet
-import zoo.model.vit
 from zoo.errors import CorruptFile, ZooError
 from zoo.files import locked, new_file, sha256, write_bytes
 from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights
 from zoo.images.dataset import dataset_row
 from zoo.images.pixels import Picture, preprocess
-from zoo.model.backbone import SMALL_IMAGE, backbone_row
+from zoo.model.backbone import Backbone, backbone_row
 from zoo.model.card import Card, Weights
 from zoo.model.embedding import unit_rows
 from zoo.model.tensors import disk_errors
 from zoo.names import parse_name
 
 
-def build_backbone(name: str, *, image_size: int, stem_padding: int = 1) -> nn.Module:
-    """A fresh network (B, 3, H, W) -> (B, D) of the row `name`.
+def build_network(row: Backbone, *, image_size: int, stem_padding: int = 1) -> nn.Module:
+    """Build the randomly initialised network of a backbone's row.
 
-    ResNets get the CIFAR stem below 64 px. Transformers take images of image_size alone. Raises BadNumber for an
-    image_size that is no multiple of their patch.
-    stem_padding: pixels, of the CIFAR stem; see `zoo.model.resnet.cifar_stem`.
+    Args:
+        row: The backbone. ResNets get the CIFAR stem for images below 64 px.
+        image_size: Side of the images in pixels; transformers take images of this size alone.
+        stem_padding: Padding of the CIFAR stem in pixels; see `zoo.model.resnet.cifar_stem`.
+
+    Returns:
+        A module from pixels (B, 3, H, W) to features (B, D).
+
+    Raises:
+        BadNumber: The backbone does not take images of that size.
     """
-    row = backbone_row(name)
-    if row.patch:
-        return zoo.model.vit.transformer(row, image_size=image_size)
-    if not row.cifar_stem:
-        return timm.create_model(row.architecture, num_classes=0, **row.options)
-    # Residual branches start as in torchvision; the methods that start them at 0 do so themselves.
-    network = timm.create_model(row.architecture, num_classes=0, zero_init_last=False, **row.options)
-    return zoo.model.resnet.cifar_stem(network, padding=stem_padding) if image_size < SMALL_IMAGE else network
+    network = timm.create_model(row.architecture, num_classes=0, **row.initial, **row.arguments(image_size))
+    if isinstance(network, ResNet) and row.small_stem(image_size):
+        return zoo.model.resnet.cifar_stem(network, padding=stem_padding)
+    return network
+
+
+def build_backbone(name: str, *, image_size: int) -> nn.Module:
+    """Build the randomly initialised network of the backbone called `name`; see `build_network`."""
+    return build_network(backbone_row(name), image_size=image_size)
 
 
 class Encoder(nn.Module):
@@ -205,7 +213,7 @@ def _disagreements(encoder: Encoder, card: Card) -> list[str]:
 
 def _empty(card: Card) -> Encoder:
     """The encoder of `card` without its weights."""
-    backbone = build_backbone(card.backbone, image_size=card.image_size, stem_padding=card.stem_padding)
+    backbone = build_network(card.backbone_row, image_size=card.image_size, stem_padding=card.stem_padding)
     return Encoder(backbone, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop, card=card)
 
 

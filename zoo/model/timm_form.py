@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import CorruptFile
-from zoo.model.backbone import SMALL_IMAGE, backbone_row, transformer_arguments
 from zoo.model.card import Card
 
 Tensors = dict[str, np.ndarray]
@@ -27,8 +26,7 @@ RESNET20 = {"layers": [3, 3, 3, 0], "channels": [16, 32, 64, 64]}
 
 def small_stem(card: Card) -> bool:
     """Whether the network begins with a 3x3 convolution of stride 1 and no pool."""
-    row = backbone_row(card.backbone)
-    return row.architecture == "resnet20_cifar" or (row.cifar_stem and card.image_size < SMALL_IMAGE)
+    return card.backbone_row.small_stem(card.image_size)
 
 
 def stem_border(card: Card) -> int:
@@ -55,12 +53,10 @@ def published_input(card: Card, pixels: np.ndarray) -> np.ndarray:
 
 def architecture(card: Card) -> tuple[str, dict[str, Any]]:
     """timm's name of the published network, and the arguments it needs."""
-    row = backbone_row(card.backbone)
+    row, stem = card.backbone_row, {"replace_stem_pool": True} if small_stem(card) else {}
     if row.architecture == "resnet20_cifar":
-        return "resnet18", RESNET20 | {"replace_stem_pool": True}
-    if row.patch:
-        return row.architecture, transformer_arguments(row, image_size=card.image_size)
-    return row.architecture, dict(row.options) | ({"replace_stem_pool": True} if small_stem(card) else {})
+        return "resnet18", RESNET20 | stem
+    return row.architecture, row.arguments(card.image_size) | stem
 
 
 def timm_config(card: Card) -> dict[str, Any]:
@@ -69,27 +65,26 @@ def timm_config(card: Card) -> dict[str, Any]:
     Never `model_args.num_classes`, which transformers passes a second time.
     """
     name, arguments = architecture(card)
-    row, small = backbone_row(card.backbone), small_stem(card)
-    swin = name.startswith("swin")
+    row, small = card.backbone_row, small_stem(card)
     border = stem_border(card)  # timm's transform fills it with the mean colour, rounded to 8 bits
     side = (card.image_size + 2 * border) * (REPEAT if small else 1)
     return {
         "architecture": name,
         "num_classes": 0,
         "num_features": card.dim,
-        "global_pool": "token" if row.patch and not swin else "avg",
+        "global_pool": row.pool,
         "model_args": arguments,
         "pretrained_cfg": {
             "input_size": [3, side, side],
-            "fixed_input_size": bool(row.patch),  # True makes timm hand img_size to the network; a ResNet refuses it
+            "fixed_input_size": row.fixed_size,  # True makes timm hand img_size to the network; a ResNet refuses it
             "interpolation": "nearest" if small else "bicubic",
             "crop_pct": card.crop * (card.image_size + 2 * border) / card.image_size,
             "crop_mode": "border" if border else "center",
             "mean": list(card.mean),
             "std": list(card.std),
             "num_classes": 0,
-            "first_conv": "patch_embed.proj" if row.patch else "conv1",
-            "classifier": "head.fc" if swin else "head" if row.patch else "fc",
+            "first_conv": row.first_conv,
+            "classifier": row.classifier,
             "license": "apache-2.0",
         },
     }
@@ -100,7 +95,7 @@ def to_timm(card: Card, native: Mapping[str, np.ndarray]) -> Tensors:
     tensors = {key.removeprefix("backbone."): value for key, value in native.items() if key.startswith("backbone.")}
     if not small_stem(card):
         return tensors
-    if backbone_row(card.backbone).architecture == "resnet20_cifar":
+    if card.backbone_row.architecture == "resnet20_cifar":
         tensors = _resnet20_to_timm(tensors)
     tensors["conv1.weight"] = _seven(tensors["conv1.weight"])
     last_tap = np.zeros((STEM, STEM, 3, 3), np.float32)
@@ -118,7 +113,7 @@ def from_timm(card: Card, published: Mapping[str, np.ndarray]) -> Tensors:
         if small_stem(card):
             tensors = {key: value for key, value in tensors.items() if not key.startswith("maxpool.")}
             tensors["conv1.weight"] = np.ascontiguousarray(tensors["conv1.weight"][:, :, TAPS][:, :, :, TAPS])
-            if backbone_row(card.backbone).architecture == "resnet20_cifar":
+            if card.backbone_row.architecture == "resnet20_cifar":
                 tensors = _resnet20_from_timm(tensors)
         native = {f"backbone.{key}": value for key, value in tensors.items()}
         native["mean"], native["std"] = (np.array(v, np.float32).reshape(3, 1, 1) for v in (card.mean, card.std))

@@ -5,17 +5,9 @@ Nothing is added to timm's modules, so the weights open in plain timm.
 
 import math
 
-import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
-
-from zoo.model.backbone import Backbone, transformer_arguments
-
-
-def transformer(row: Backbone, *, image_size: int) -> nn.Module:
-    """A fresh network (B, 3, image_size, image_size) -> (B, D) of the row. Raises BadNumber for an unfit image_size."""
-    return timm.create_model(row.architecture, num_classes=0, **transformer_arguments(row, image_size=image_size))
 
 
 @torch.no_grad()
