@@ -1,4 +1,4 @@
-"""Images of many requests, run together as they come: a batch is whatever waits when the model is free."""
+"""Images of many requests, run together: a batch is whatever waits when the model is free, in fair turns."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,6 +9,8 @@ from typing import NamedTuple, final
 import numpy as np
 
 from serve import metrics
+from serve.admission import Rate
+from serve.fair import FairQueue, Owner
 
 
 class _Waiting(NamedTuple):
@@ -29,7 +31,9 @@ class Batcher:
     ) -> None:
         self._run = run
         self._max_batch = max_batch
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self.rate = Rate(0.01)  # seconds per image
+        self._queue: FairQueue[_Waiting] = FairQueue()
+        self._filled = asyncio.Event()
         self._thread = thread
         self._model = model
         self._consumer = asyncio.create_task(self._consume())
@@ -38,12 +42,13 @@ class Batcher:
     def alive(self) -> bool:
         return not self._consumer.done()
 
-    async def embed(self, pixels: Sequence[np.ndarray]) -> np.ndarray:
+    async def embed(self, pixels: Sequence[np.ndarray], *, owner: Owner) -> np.ndarray:
         """n >= 1 arrays (S, S, 3) uint8 -> (n, D) float32. Raises what `run` raised; cancelled, gives up its places."""
         loop = asyncio.get_running_loop()
         waiting = [_Waiting(image, loop.create_future(), perf_counter()) for image in pixels]
         for item in waiting:
-            self._queue.put_nowait(item)
+            self._queue.put(owner, item)
+        self._filled.set()
         return np.stack(await asyncio.gather(*(item.row for item in waiting)))
 
     def close(self) -> None:
@@ -52,10 +57,15 @@ class Batcher:
 
     async def _consume(self) -> None:
         while True:
-            batch = [await self._queue.get()]
-            while len(batch) < self._max_batch and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
-            await self._answer([item for item in batch if not item.row.done()])  # done: cancelled by its request
+            await self._filled.wait()
+            batch: list[_Waiting] = []
+            while len(batch) < self._max_batch and len(self._queue):
+                item = self._queue.get()
+                if not item.row.done():  # done: its request was cancelled
+                    batch.append(item)
+            if not len(self._queue):
+                self._filled.clear()
+            await self._answer(batch)
 
     async def _answer(self, batch: list[_Waiting]) -> None:
         if not batch:
@@ -64,7 +74,7 @@ class Batcher:
             pixels = np.stack([item.pixels for item in batch])
             since = [item.since for item in batch]
             rows = await asyncio.get_running_loop().run_in_executor(self._thread, self._timed_run, pixels, since)
-        except Exception as error:  # told to those who wait; the consumer goes on
+        except Exception as error:  # raised by those that wait; the consumer goes on
             for item in batch:
                 if not item.row.done():
                     item.row.set_exception(error)
@@ -79,5 +89,7 @@ class Batcher:
             metrics.queue_seconds.labels(self._model).observe(start - moment)
         metrics.batch_images.labels(self._model).observe(len(pixels))
         rows = self._run(pixels)
-        metrics.inference_seconds.labels(self._model).observe(perf_counter() - start)
+        seconds = perf_counter() - start
+        self.rate.measured(seconds, len(pixels))
+        metrics.inference_seconds.labels(self._model).observe(seconds)
         return rows

@@ -1,28 +1,31 @@
 """The outermost door: paths, methods, keys, limits, the deadline, request ids, logs, the one shape of errors."""
 
 import asyncio
+import hashlib
 import hmac
 import json
 import os
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
 from time import perf_counter
-from typing import final
+from typing import Any, final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve import metrics
 from serve.endpoints import HEALTH, Endpoint, endpoint_of
+from serve.fair import CLIENT
 from serve.form import content_type
 from serve.limits import MAX_BODY, MAX_BUFFERED, MAX_COMMAS, MAX_REQUESTS, TIMEOUT
 from serve.log import logger
 from serve.refusal import Refused, error_of
 
 NATIVE = "/embed"  # BentoML's own endpoint; it would read a form's text parts as URLs to download
+CLIENT_LEFT = 499  # in the log and the metrics: nobody is there to read an answer
 PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:"
 
 
@@ -75,9 +78,11 @@ class Guard:
                 with nullcontext() if endpoint and endpoint.public else self._turn(scope):
                     await self._read(receive, body)
                     _check_json(Headers(scope=scope), body)
-                    await self._app(scope, _replay(bytes(body), receive), reply)
+                    await self._run_app(scope, bytes(body), receive, reply)
         except Refused as refusal:
             await reply.refuse(refusal)
+        except _ClientLeft:
+            reply.status = reply.status or CLIENT_LEFT
         except TimeoutError:
             await reply.refuse(Refused(504, f"no answer within {self._timeout:g} seconds"))
         except Exception:  # a bug of ours: logged whole, and told to the client as 500 without its inside
@@ -85,6 +90,21 @@ class Guard:
             await reply.refuse(Refused(500, f"the server failed; its log has request {reply.request_id}"))
         finally:
             self._buffered -= len(body)
+
+    async def _run_app(self, scope: Scope, body: bytes, receive: Receive, reply: "_Reply") -> None:
+        """Run the app on a request that was read; cancel it if the client disconnects. Raises _ClientLeft."""
+        left = asyncio.create_task(_disconnect(receive))
+        app: Coroutine[Any, Any, None] = self._app(scope, _replay(body, left), reply)  # type: ignore[assignment]
+        answering = asyncio.create_task(app)
+        try:
+            await asyncio.wait((answering, left), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                raise _ClientLeft
+            await answering
+        finally:
+            left.cancel()
+            if answering.cancel():
+                await asyncio.wait((answering,))
 
     def _check_door(self, scope: Scope, endpoint: Endpoint | None) -> None:
         """Raises Refused for faults that are known before the body arrives."""
@@ -112,6 +132,7 @@ class Guard:
     def _turn(self, scope: Scope) -> Iterator[None]:
         """The time in which a request counts for its key. Raises Refused (429) when the key has its share already."""
         key = self._key(Headers(scope=scope))
+        CLIENT.set(hashlib.sha256(key).hexdigest() if key else (scope.get("client") or ("",))[0])
         if self._asking[key] >= MAX_REQUESTS:
             raise Refused(429, f"{MAX_REQUESTS} requests of this key are being answered. Try again in a second")
         self._asking[key] += 1
@@ -173,14 +194,17 @@ class _Reply:
     async def refuse(self, refusal: Refused) -> None:
         """Send the refusal, unless an answer is already on its way."""
         if not self.status:
-            await self._send_error(refusal.status, json.dumps({"error": refusal.error}).encode())
+            body = json.dumps({"error": refusal.error}).encode()
+            await self._send_error(refusal.status, body, retry_after=refusal.retry_after)
 
-    async def _send_error(self, status: int, body: bytes) -> None:
+    async def _send_error(self, status: int, body: bytes, *, retry_after: int = 1) -> None:
         self.status, error = status, error_of(status, body)
         self._code = error["code"]
         content = json.dumps({"error": error | {"request_id": self.request_id}}).encode()
         headers = {"content-type": "application/json", "content-length": str(len(content))}
-        headers |= {"x-request-id": self.request_id} | ({"retry-after": "1"} if status in (429, 503) else {})
+        headers |= {"x-request-id": self.request_id} | (
+            {"retry-after": str(retry_after)} if status in (429, 503) else {}
+        )
         headers |= {"www-authenticate": "Bearer"} if status == 401 else {}
         headers |= {"allow": self._endpoint.methods} if self._endpoint and status == 405 else {}
         headers |= {"connection": "close"} if status in (413, 504) else {}  # more of the body may be on its way
@@ -200,11 +224,23 @@ def _too_long() -> Refused:
     return Refused(413, f"the body is larger than {MAX_BODY:,} bytes. Split it into several requests")
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """`receive` of a request whose body was already read."""
+class _ClientLeft(Exception):
+    """The client closed its connection before it had its answer."""
+
+
+async def _disconnect(receive: Receive) -> Message:
+    """Wait until the client disconnects, or has its answer."""
+    message = await receive()
+    if message["type"] != "http.disconnect":  # nothing else can follow a whole body
+        await asyncio.Event().wait()
+    return message
+
+
+def _replay(body: bytes, left: "asyncio.Task[Message]") -> Receive:
+    """`receive` of a request whose body was already read. left: ends when the client disconnects."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
-        return waiting.pop() if waiting else await receive()
+        return waiting.pop() if waiting else await asyncio.shield(left)
 
     return replayed

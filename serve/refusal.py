@@ -9,6 +9,7 @@ from zoo.errors import BadImage, ImageFormatNotAllowed
 CODES = {
     400: "invalid_request",
     401: "unauthorized",
+    403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
     413: "too_large",
@@ -23,14 +24,23 @@ CODES = {
 class Refused(Exception):
     """A request that gets an error for an answer; the message is meant for the client.
 
-    status: HTTP status; code: one of CODES, or a finer word; param: the field at fault; index: the image at fault.
+    status: HTTP status; code: one of CODES, or a finer word; param: the field at fault; index: the image at fault;
+    retry_after: seconds, sent with 429 and 503.
     """
 
     def __init__(
-        self, status: int, message: str, *, code: str = "", param: str | None = None, index: int | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str = "",
+        param: str | None = None,
+        index: int | None = None,
+        retry_after: int = 1,
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after = retry_after
         self.error = {"code": code or code_of(status), "message": message, "param": param, "index": index}
 
 

@@ -71,7 +71,7 @@ class Embeddings:
         await engine.stop()
 
     async def __is_ready__(self) -> bool:
-        return engine.ready
+        return engine.ready and not engine.overloaded
 
     async def __is_alive__(self) -> bool:
         return engine.alive
@@ -83,7 +83,8 @@ class Embeddings:
             embedded = await engine.embed(images, model=model)
             return NativeAnswer(**plain(finished(embedded, normalize=normalize, dimensions=None)))
         except Refused as refusal:  # BentoML would hide the reason and say 500
-            return JSONResponse({"error": refusal.error}, refusal.status)
+            headers = {"retry-after": str(refusal.retry_after)}
+            return JSONResponse({"error": refusal.error}, refusal.status, headers)
 
 
 async def _end_with_parent() -> None:

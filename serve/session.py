@@ -9,8 +9,8 @@ import numpy as np
 import onnxruntime
 from safetensors.numpy import load_file
 
+from serve.file_structure import check_structure
 from serve.limits import FORMATS
-from serve.pieces import check_pieces
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.hub.resolve import locate
 from zoo.hub.store import GOLDEN, onnx_file, read_card
@@ -50,7 +50,7 @@ class Session:
 
         Raises BadImage, ImageTooLarge, ImageFormatNotAllowed.
         """
-        check_pieces(picture)
+        check_structure(picture)
         return preprocess(picture, image_size=self.image_size, crop=self.crop, formats=FORMATS)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from serve.batcher import Batcher
+from serve.fair import Owner
 
 
 def image(value: int) -> np.ndarray:
@@ -32,7 +33,8 @@ def test_every_request_gets_its_own_rows_in_its_own_order_in_few_full_batches() 
 
     async def scenario() -> list[np.ndarray]:
         batcher = new_batcher(run, 8)
-        answers = await asyncio.gather(*(batcher.embed([image(3 * n + k) for k in range(3)]) for n in range(20)))
+        requests = ([image(3 * n + k) for k in range(3)] for n in range(20))
+        answers = await asyncio.gather(*(batcher.embed(each, owner=Owner("a", n)) for n, each in enumerate(requests)))
         batcher.close()
         return answers
 
@@ -45,7 +47,7 @@ def test_a_lone_image_does_not_wait_for_others() -> None:
     async def scenario() -> np.ndarray:
         batcher = new_batcher(first_values, 8)
         async with asyncio.timeout(5):
-            return await batcher.embed([image(7)])
+            return await batcher.embed([image(7)], owner=Owner("a", 7))
 
     assert asyncio.run(scenario()).tolist() == [[7]]
 
@@ -59,9 +61,9 @@ def test_a_failed_run_is_told_to_those_in_it_and_the_next_one_works() -> None:
     async def scenario() -> np.ndarray:
         batcher = new_batcher(run, 2)
         with pytest.raises(ArithmeticError, match="thirteen"):
-            await batcher.embed([image(13), image(1)])
+            await batcher.embed([image(13), image(1)], owner=Owner("a", 13))
         assert batcher.alive
-        return await batcher.embed([image(5)])
+        return await batcher.embed([image(5)], owner=Owner("a", 5))
 
     assert asyncio.run(scenario()).tolist() == [[5]]
 
@@ -77,11 +79,11 @@ def test_a_cancelled_request_gives_up_its_places() -> None:
 
     async def scenario() -> np.ndarray:
         batcher = new_batcher(run, 1)
-        running = asyncio.create_task(batcher.embed([image(1)]))
-        waiting = asyncio.create_task(batcher.embed([image(2), image(3)]))
+        running = asyncio.create_task(batcher.embed([image(1)], owner=Owner("a", 1)))
+        waiting = asyncio.create_task(batcher.embed([image(2), image(3)], owner=Owner("a", 2)))
         await asyncio.sleep(0.05)
         waiting.cancel()
-        last = asyncio.create_task(batcher.embed([image(4)]))
+        last = asyncio.create_task(batcher.embed([image(4)], owner=Owner("a", 4)))
         await asyncio.sleep(0)
         go.set()
         await running

@@ -15,9 +15,9 @@ from PIL import Image
 from safetensors.numpy import save_file
 from serve_model import NAME, OTHER, encode, gap, make_run, noise, pictures
 
+from serve.file_structure import END, SCAN
 from serve.limits import MAX_CHUNKS, MAX_PROFILES, MAX_SCANS, MAX_SEGMENTS
 from serve.log import start_log
-from serve.pieces import END, SCAN
 from serve.session import Session, models_from_environment, open_model
 from zoo.errors import BadImage, CorruptFile, ImageFormatNotAllowed, ImageTooLarge, NoWeights, UnknownName, ZooError
 from zoo.hub.store import keep
