@@ -1,6 +1,7 @@
-# The server without torch. Models are mounted, not built in:
+# The server without torch. It serves the bundled models, and models that are mounted:
 #   docker build -t contrastive-zoo .
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:3000:3000 -e ZOO_API_KEY -v ./runs:/runs:ro contrastive-zoo /runs/simco-r20-digits
+#   docker run --read-only --tmpfs /tmp --network none ... contrastive-zoo simco-r18-cifar100-cpu
 FROM python:3.11-slim
 WORKDIR /app
 COPY pyproject.toml README.md LICENSE ./

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
 from typing import final
 
 from serve.fair import Owner
 from serve.limits import MAX_WAIT
 from serve.refusal import Refused
 
+REQUEST = 0.001  # estimated seconds that every request costs, whatever its images
 LONGEST_RETRY = 8  # seconds; the client's own bound
 
 
@@ -28,49 +31,80 @@ class Rate:
         return self._seconds / self._units * units
 
 
+@dataclass
+class Work:
+    """Estimated seconds of decoding and inference for one request."""
+
+    owner: Owner
+    total: float
+    left: float
+
+
 @final
 class Admission:
-    """The accepted work that is not done yet, in seconds, by client and request."""
+    """The accepted work that is not done yet, by client and request.
+
+    Estimates are of decoding and inference alone; how many of those seconds are done in a second of the clock is
+    measured, so that HTTP, a shared processor and several threads count as well.
+    """
 
     def __init__(self) -> None:
-        self._left: dict[str, dict[int, float]] = {}
+        self._works: dict[str, dict[int, Work]] = {}
+        self._done, self._busy = 1.0, 1.0  # estimated seconds done in seconds of the clock, recent ones
+        self._last = 0.0  # clock when a request last began or ended
 
-    def wait(self, client: str, seconds: float) -> float:
-        """Seconds that a request of so much work would wait for others under the turns of `FairQueue`.
+    def wait(self, owner: Owner, seconds: float) -> float:
+        """Seconds of the clock that a request of so much work would wait for others under the turns of `FairQueue`.
 
         Until it is done, each other request of its client gets at most as much as it does, and each other client at
         most as much as its client does.
         """
-        own = self._left.get(client, {})
-        before = sum(min(left, seconds) for left in own.values())
-        others = (sum(left.values()) for name, left in self._left.items() if name != client)
-        return before + sum(min(left, before + seconds) for left in others)
+        own = sum(
+            min(work.left, seconds)
+            for number, work in self._works.get(owner.client, {}).items()
+            if number != owner.request
+        )
+        others = 0.0
+        for client, works in self._works.items():
+            if client != owner.client:
+                others += min(sum(work.left for work in works.values()), own + seconds)
+        return (own + others) * self._busy / self._done
 
     @property
     def overloaded(self) -> bool:
-        """Whether some client could not even send a small request now."""
-        return any(self.wait(client, 0.01) > MAX_WAIT for client in self._left)
+        """Whether some client could hardly send a small request now."""
+        return any(self.wait(Owner(client, -1), REQUEST) > 0.9 * MAX_WAIT for client in self._works)
 
     @contextmanager
-    def admitted(self, owner: Owner, seconds: float) -> Iterator[None]:
+    def admitted(self, owner: Owner, seconds: float) -> Iterator[Work]:
         """The time in which a request is answered. Raises Refused (503) when it would wait longer than MAX_WAIT."""
-        if (wait := self.wait(owner.client, seconds)) > MAX_WAIT:
+        work = Work(owner, 0.0, 0.0)
+        self.add(work, seconds + REQUEST)
+        self._count_time()
+        self._works.setdefault(owner.client, {})[owner.request] = work
+        try:
+            yield work
+            work.left = 0.0
+        finally:
+            self._count_time()
+            self._done, self._busy = 0.98 * self._done + work.total - work.left, 0.98 * self._busy
+            del self._works[owner.client][owner.request]
+            if not self._works[owner.client]:
+                del self._works[owner.client]
+
+    def add(self, work: Work, seconds: float) -> None:
+        """Raise the estimate of a request. Raises Refused (503) when it would now wait longer than MAX_WAIT."""
+        if (wait := self.wait(work.owner, work.left + seconds)) > MAX_WAIT:
             raise Refused(
                 503,
                 f"about {wait:.0f} seconds of work are waiting; at most {MAX_WAIT:g} may. Try again later",
                 retry_after=min(math.ceil(wait - MAX_WAIT), LONGEST_RETRY),
             )
-        self._left.setdefault(owner.client, {})[owner.request] = seconds
-        try:
-            yield
-        finally:
-            requests = self._left[owner.client]
-            del requests[owner.request]
-            if not requests:
-                del self._left[owner.client]
+        work.total += seconds
+        work.left += seconds
 
-    def done(self, owner: Owner, seconds: float) -> None:
-        """Part of a request's work is done."""
-        left = self._left.get(owner.client, {})
-        if owner.request in left:
-            left[owner.request] = max(0.0, left[owner.request] - seconds)
+    def _count_time(self) -> None:
+        """Count the time since the last call, if there was work in it."""
+        now = perf_counter()
+        self._busy += now - self._last if self._works else 0.0
+        self._last = now

@@ -14,7 +14,7 @@ from typing import NamedTuple, final
 import numpy as np
 
 from serve import metrics
-from serve.admission import Admission, Rate
+from serve.admission import Admission, Rate, Work
 from serve.batcher import Batcher
 from serve.decoders import FIXED, Decoders
 from serve.fair import CLIENT, Owner
@@ -121,46 +121,33 @@ class Engine:
             self._accepted -= len(images)
 
     async def _embed_accepted(self, session: Session, images: Sequence[bytes | str], *, skip: bool) -> Embedded:
-        opened = await asyncio.get_running_loop().run_in_executor(self._headers, _open_all, images)
-        total = sum(each.pixels for each in opened if isinstance(each, Opened))
-        if total > MAX_PIXELS_IN_ALL:
-            raise Refused(
-                413,
-                f"the images of this request have {total:,} pixels; at most {MAX_PIXELS_IN_ALL:,} are decoded for one. "
-                "Split the request, or make the images smaller",
-                param="images",
-            )
-        owner = Owner(CLIENT.get(), next(self._numbers))
-        costs = [self._cost(session, each) for each in opened]
-        with self._admission.admitted(owner, sum(costs)):
-            return await self._embed_admitted(session, opened, owner, costs, skip=skip)
-
-    def _cost(self, session: Session, image: "Opened | Refused") -> float:
-        """Estimated seconds of work that one image makes."""
-        if isinstance(image, Refused):
-            return 0.0
-        decode = self._decode_rate.seconds(image.pixels + FIXED)
-        decode /= LARGE_DECODERS if image.pixels > LARGE_IMAGE else DECODERS
-        return decode + self._batchers[session.name].rate.seconds(1)
-
-    async def _embed_admitted(
-        self, session: Session, opened: "list[Opened | Refused]", owner: Owner, costs: list[float], *, skip: bool
-    ) -> Embedded:
-        outcomes = await self._decode_all(session, opened, owner, costs, skip=skip)
-        good = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, np.ndarray)]
-        pixels = [outcome for outcome in outcomes if isinstance(outcome, np.ndarray)]
-        batcher = self._batchers[session.name]
-        rows = await batcher.embed(pixels, owner=owner) if pixels else np.zeros((0, session.dim), np.float32)
+        owner, batcher = Owner(CLIENT.get(), next(self._numbers)), self._batchers[session.name]
+        with self._admission.admitted(owner, batcher.rate.seconds(len(images))) as work:
+            opened = await asyncio.get_running_loop().run_in_executor(self._headers, _open_all, images)
+            _check_pixels(opened)
+            costs = [self._decode_seconds(each) for each in opened]
+            self._admission.add(work, sum(costs))
+            outcomes = await self._decode_all(session, opened, work, costs, skip=skip)
+            pixels = [outcome for outcome in outcomes if isinstance(outcome, np.ndarray)]
+            rows = await batcher.embed(pixels, owner=owner) if pixels else np.zeros((0, session.dim), np.float32)
         if not np.isfinite(rows).all():
             raise ArithmeticError(f"{session.path} gave embeddings that are not finite")
+        good = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, np.ndarray)]
         return Embedded(session, rows, good, [outcome for outcome in outcomes if isinstance(outcome, Refused)])
 
+    def _decode_seconds(self, image: "Opened | Refused") -> float:
+        """Estimated seconds until an image is decoded, with all decoders at work."""
+        if isinstance(image, Refused):
+            return 0.0
+        decoders = LARGE_DECODERS if image.pixels > LARGE_IMAGE else DECODERS
+        return self._decode_rate.seconds(image.pixels + FIXED) / decoders
+
     async def _decode_all(
-        self, session: Session, opened: "list[Opened | Refused]", owner: Owner, costs: list[float], *, skip: bool
+        self, session: Session, opened: "list[Opened | Refused]", work: Work, costs: list[float], *, skip: bool
     ) -> list[np.ndarray | Refused]:
         """Pixels of every image or why there are none; unless `skip`, raises the first reason before anything runs."""
         jobs = [
-            self._decoders.submit(owner, partial(self._decode, session, index, each), pixels=each.pixels)
+            self._decoders.submit(work.owner, partial(self._decode, session, index, each), pixels=each.pixels)
             if isinstance(each, Opened)
             else each
             for index, each in enumerate(opened)
@@ -172,7 +159,7 @@ class Engine:
                 if isinstance(outcome, Refused) and not skip:
                     raise outcome
                 outcomes.append(outcome)
-                self._admission.done(owner, cost - self._batchers[session.name].rate.seconds(1))
+                work.left -= cost
         finally:
             for job in jobs:
                 if not isinstance(job, Refused):
@@ -198,6 +185,18 @@ class Opened(NamedTuple):
 
     content: bytes
     pixels: int  # width times height; 0 where the header cannot be read or is over the limits: it will not be decoded
+
+
+def _check_pixels(opened: list[Opened | Refused]) -> None:
+    """Raises Refused (413) for more pixels than one request may have."""
+    total = sum(each.pixels for each in opened if isinstance(each, Opened))
+    if total > MAX_PIXELS_IN_ALL:
+        raise Refused(
+            413,
+            f"the images of this request have {total:,} pixels; at most {MAX_PIXELS_IN_ALL:,} are decoded for one. "
+            "Split the request, or make the images smaller",
+            param="images",
+        )
 
 
 def _open_all(images: Sequence[bytes | str]) -> list[Opened | Refused]:

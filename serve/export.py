@@ -3,7 +3,6 @@
 The graph takes uint8 pixels and normalises them itself, so mean and std cannot be forgotten by who runs it.
 """
 
-import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -23,15 +22,15 @@ import onnxruntime  # noqa: F401  (serve.session's)
 import torch
 from torch import Tensor, nn
 
+from serve.onnx_file import INPUT, OUTPUT, metadata
 from serve.quantize import quantize as to_int8
-from serve.session import FORMAT, INPUT, OUTPUT, Session
+from serve.session import Session
 from zoo.files import new_file
 from zoo.hub.load import load_encoder
 from zoo.hub.resolve import locate
 from zoo.hub.store import onnx_file
 from zoo.images.dataset import DIGITS, dataset_row
 from zoo.images.opening import open_images
-from zoo.model.card import Card
 from zoo.model.encoder import Encoder
 
 OPSET = 20
@@ -144,7 +143,8 @@ def _graph(encoder: Encoder) -> onnx.ModelProto:
     if shape != ["batch", encoder.dim]:
         raise ZooError(f"nothing written: the graph gives {shape}, not the {encoder.dim} features of the backbone")
     _strip(model)
-    onnx.helper.set_model_props(model, _metadata(encoder, encoder.card))
+    versions = {name: version(name) for name in ("torch", "onnx", "onnxscript")}
+    onnx.helper.set_model_props(model, metadata(encoder.card, **versions))
     onnx.checker.check_model(model, full_check=True)
     return model
 
@@ -156,22 +156,6 @@ def _strip(model: onnx.ModelProto) -> None:
     for part in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
         part.doc_string = ""
         part.ClearField("metadata_props")
-
-
-def _metadata(encoder: Encoder, card: Card) -> dict[str, str]:
-    """What `serve.session` and a curious reader need to know; everything but names and hashes is JSON."""
-    assert card.weights is not None
-    numbers = {
-        "dim": encoder.dim,
-        "image_size": encoder.image_size,
-        "crop": encoder.crop,
-        "mean": card.mean,
-        "std": card.std,
-        "exporter": {name: version(name) for name in ("torch", "onnx", "onnxscript")},
-    }
-    words = {"format": FORMAT, "name": card.name, "weights_sha256": card.weights.sha256, "interpolation": "bicubic"}
-    words |= {"revision": card.published.revision} if card.published else {}
-    return words | {key: json.dumps(value) for key, value in numbers.items()}
 
 
 def _pictures(encoder: Encoder, n: int, data: Path | None) -> np.ndarray:

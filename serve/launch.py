@@ -14,8 +14,9 @@ from pathlib import Path
 
 import tyro
 
+from serve.onnx_file import make_onnx
 from zoo.command_line import parse_and_call
-from zoo.errors import NotInstalled, ZooError, how_to_install
+from zoo.errors import NotInstalled, NoWeights, ZooError, how_to_install
 from zoo.files import make_folder, zoo_home
 from zoo.hub.resolve import folder_at_hand
 from zoo.hub.store import CARD, onnx_file
@@ -45,11 +46,12 @@ def launch(
     if find_spec("bentoml") is None:
         raise NotInstalled(f"bentoml is not installed. {how_to_install('serve')}")
     check(models, index, host=host, workers=workers, keys=os.environ.get("ZOO_API_KEY", ""))
-    check_address(host, port)
+    held = hold_address(host, port)
     settings = environment(models, index, host=host, port=port, workers=workers)
     check_home(Path(settings["BENTOML_HOME"]))
     for name in without_onnx(models):
-        subprocess.run([sys.executable, "-P", "-m", "serve.export", name])
+        make_first(name)
+    held.close()
     os.environ.update(settings)
     open_more_files()
     command = [sys.executable, "-m", "bentoml", "serve", "serve.service:Embeddings"]
@@ -80,19 +82,37 @@ def check(models: tuple[str, ...], index: tuple[str, ...], *, host: str, workers
         raise ZooError(f"--workers {workers}; at least 1")
 
 
-def check_address(host: str, port: int) -> None:
-    """Raises ZooError if nobody can listen there now: BentoML would end with a traceback, or take another port."""
+def hold_address(host: str, port: int) -> socket.socket:
+    """A socket that listens there, so that nobody else takes the port before the server does.
+
+    Raises:
+        ZooError: Nobody can listen there now; BentoML would end with a traceback, or take another port.
+    """
     if not 1 <= port <= 65_535:
         raise ZooError(f"--port {port}; a TCP port is a number from 1 to 65535")
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: a port just left is free
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ZooError(
-                f"cannot listen on {host}, port {port}: {error.strerror}. "
-                "Take another --port or --host, or stop what listens there"
-            ) from error
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: a port just left is free
+    try:
+        held.bind((host, port))
+        held.listen(1)
+    except OSError as error:
+        held.close()
+        raise ZooError(
+            f"cannot listen on {host}, port {port}: {error.strerror}. "
+            "Take another --port or --host, or stop what listens there"
+        ) from error
+    return held
+
+
+def make_first(name: str) -> None:
+    """Make the ONNX file of a bundled model; where it cannot be made, the server's own check has the reason."""
+    folder = folder_at_hand(name)
+    try:
+        if folder:
+            make_onnx(folder)
+    except NoWeights:  # not without torch
+        print(f"{name}: first start, exporting it with torch", file=sys.stderr)
+        subprocess.run([sys.executable, "-P", "-m", "serve.export", name])
 
 
 def check_home(folder: Path) -> None:

@@ -11,13 +11,12 @@ from safetensors.numpy import load_file
 
 from serve.file_structure import check_structure
 from serve.limits import FORMATS
+from serve.onnx_file import FORMAT, INPUT, OUTPUT, make_onnx
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.hub.resolve import locate
-from zoo.hub.store import GOLDEN, onnx_file, read_card
+from zoo.hub.store import GOLDEN, read_card
 from zoo.images.pixels import preprocess
 
-FORMAT = "contrastive-zoo/1"  # of the metadata; a reader refuses others
-INPUT, OUTPUT = "pixels", "embedding"
 GOLDEN_GAP = 1e-4  # largest difference over largest value; another machine sums in another order
 AGAIN = "Export it again: zoo export"
 
@@ -60,18 +59,15 @@ class Session:
 
 
 def open_model(where: str) -> Session:
-    """The session of a run folder, a kept name, or a path that ends in .onnx.
+    """The session of a run folder, a name, or a path that ends in .onnx; a missing ONNX file is made if it can be.
 
     Raises UnknownName, NoWeights, CorruptFile; also when the folder's weights changed after the export, or when the
-    embeddings differ from the golden ones that lie beside the weights.
+    embeddings differ from the golden ones beside the weights.
     """
     if where.endswith(".onnx"):
         return Session(Path(where))
     folder = locate(where)
-    file = onnx_file(folder)
-    if not file.is_file():
-        raise NoWeights(f"{file} is not there. Export it: zoo export {where}")
-    session = Session(file)
+    session = Session(make_onnx(folder))
     weights = read_card(folder).weights
     if weights is None or weights.sha256 != session.weights_sha256:
         raise CorruptFile(f"{session.path} was exported from other weights than {folder} holds. {AGAIN} {folder}")

@@ -12,7 +12,8 @@ import pytest
 import torch
 from serve_model import NAME, card_of, gap, make_run, noise
 
-from serve.export import _metadata, _pictures, check, export, main, parity_of
+from serve.export import _pictures, check, export, main, parity_of
+from serve.onnx_file import metadata
 from serve.session import Session
 from zoo.errors import ZooError
 from zoo.hub.load import load_encoder
@@ -69,9 +70,9 @@ def test_the_metadata_say_what_the_file_is_and_nothing_of_this_machine(exported:
 
 def test_a_published_model_carries_its_revision(torch_encoder: Encoder) -> None:
     assert torch_encoder.card is not None
-    assert "revision" not in _metadata(torch_encoder, torch_encoder.card)
+    assert "revision" not in metadata(torch_encoder.card)
     card = replace(torch_encoder.card, published=Published(repo="someone/model", revision="a" * 40, files=()))
-    assert _metadata(torch_encoder, card)["revision"] == "a" * 40
+    assert metadata(card)["revision"] == "a" * 40
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -14,7 +15,7 @@ from serve_http import TOLERANCE, files, refused, text
 from serve_model import NAME, encode, gap, png
 
 import serve.admission
-from serve.admission import Admission, Rate
+from serve.admission import REQUEST, Admission, Rate
 from serve.engine import Engine
 from serve.fair import FairQueue, Owner
 from serve.limits import MAX_PIXELS_IN_ALL, MAX_WAIT
@@ -64,25 +65,43 @@ def test_a_cheap_request_passes_expensive_ones_that_came_before_it() -> None:
 
 def test_the_expected_wait_counts_of_each_other_request_only_what_comes_first() -> None:
     admission = Admission()
-    with admission.admitted(Owner("a", 1), 5.0), admission.admitted(Owner("b", 2), 0.5):
-        assert admission.wait("a", 0.1) == pytest.approx(0.1 + 0.2)  # own other request, then b up to the same sum
-        assert admission.wait("c", 1.0) == pytest.approx(1.0 + 0.5)
+    with admission.admitted(Owner("a", 1), 5.0) as first, admission.admitted(Owner("b", 2), 0.5):
+        assert admission.wait(Owner("a", 9), 0.1) == pytest.approx(
+            0.1 + 0.2, rel=0.01
+        )  # own request, then b up to the same sum
+        assert admission.wait(Owner("c", 9), 1.0) == pytest.approx(1.5, rel=0.01)
         with pytest.raises(Refused) as caught, admission.admitted(Owner("a", 3), 4.0):
             pass
         assert (caught.value.status, caught.value.retry_after) == (503, 3)  # 4.5 seconds wait, 2 may
-        admission.done(Owner("a", 1), 4.5)
-        assert admission.wait("a", 4.0) == pytest.approx(0.5 + 0.5)
-    assert admission.wait("a", 4.0) == 0.0
+        first.left -= 4.5
+        assert admission.wait(Owner("a", 9), 4.0) == pytest.approx(1.0, rel=0.01)
+    assert admission.wait(Owner("a", 9), 4.0) == 0.0
 
 
 def test_many_small_requests_of_one_client_overload_a_server_and_one_large_request_does_not() -> None:
     admission = Admission()
-    with admission.admitted(Owner("a", 0), 60.0):
+    most = int(MAX_WAIT / REQUEST)
+
+    def fill(held: ExitStack) -> None:
+        for number in range(2 * most):
+            held.enter_context(admission.admitted(Owner("a", number), 0.0))
+
+    with ExitStack() as held:
+        held.enter_context(admission.admitted(Owner("b", -1), 60.0))
         assert not admission.overloaded
-    admission._left = {"a": dict.fromkeys(range(300), 0.05)}
-    assert admission.overloaded
-    admission._left = {"a": dict.fromkeys(range(100), 0.05)}
+        with pytest.raises(Refused, match="2 seconds of work"):
+            fill(held)
+        assert admission.overloaded
     assert not admission.overloaded
+
+
+def test_the_expected_wait_follows_the_measured_throughput() -> None:
+    admission = Admission()
+    for number in range(60):
+        with admission.admitted(Owner("a", number), 0.001):  # estimated 2 ms with the request's own
+            time.sleep(0.004)
+    with admission.admitted(Owner("a", 100), 1.0):
+        assert 1.2 < admission.wait(Owner("b", 101), 1.0) < 8  # of the start's speed, 0.98 ** 60 = 0.3 is left
 
 
 def test_a_rate_follows_recent_work() -> None:

@@ -20,7 +20,7 @@ from PIL import Image
 from serve_http import PNG, TOLERANCE, free_port, running_server, start_server, text
 from serve_model import NAME, encode, gap, noise, png
 
-from serve.launch import check, check_address, environment
+from serve.launch import check, environment, hold_address
 from serve.limits import MAX_BODY
 from zoo.errors import ZooError, how_to_install
 from zoo.model.encoder import Encoder
@@ -166,16 +166,16 @@ def test_a_wrong_command_says_what_is_right(changes: dict[str, Any], says: str) 
 def test_an_address_that_cannot_be_had_is_told_before_anything_starts() -> None:
     for port in (0, -1, 65_536, 99_999):
         with pytest.raises(ZooError, match=f"--port {port}; .* 1 to 65535"):
-            check_address("127.0.0.1", port)
+            hold_address("127.0.0.1", port)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(ZooError, match=rf"127\.0\.0\.1, port {port}: .*in use.* another --port "):
-            check_address("127.0.0.1", port)
-    check_address("127.0.0.1", port)  # free again
+            hold_address("127.0.0.1", port)
+    hold_address("127.0.0.1", port).close()  # free again
     with pytest.raises(ZooError, match=r"cannot listen on 192\.0\.2\.1"):
-        check_address("192.0.2.1", port)
+        hold_address("192.0.2.1", port)
 
 
 def test_workers_compute_in_one_thread_and_report_to_nobody() -> None:

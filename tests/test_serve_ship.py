@@ -38,6 +38,7 @@ def test_the_bento_holds_what_the_server_needs_and_nothing_else() -> None:
         "serve/page/page.html",
         "zoo/images/pixels.py",
         "zoo/catalog/simco-r20-digits.json",
+        "zoo/weights/simco-r18-cifar100-cpu/model.safetensors",
     ):
         assert needed in shipped
     assert not any(path.startswith(("train/", "eval/", "tests/", "runs/", ".")) for path in shipped)

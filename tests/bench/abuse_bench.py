@@ -30,6 +30,9 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 SMALL = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)), "PNG")
+PHOTO = encoded(
+    Image.fromarray(np.random.default_rng(1).integers(0, 256, (30, 40, 3), np.uint8)).resize((1024, 768)), "JPEG"
+)
 LARGE = encoded(Image.new("RGB", (5000, 5000), (9, 99, 199)), "WEBP", lossless=True)
 
 
@@ -56,8 +59,8 @@ async def _measure(url: str, server: psutil.Process, seconds: float, images: int
         await _ready(client)
         await _load(lambda: _small(client), 2, seconds / 5)
         alone = await _load(lambda: _small(client), 1, seconds)
-        capacity = await _load(lambda: _small(client), 8, seconds)
-        four_times = await _load(lambda: _small(client), 256, seconds)
+        capacity = await _load(lambda: _photos(client), 8, seconds)
+        four_times = await _load(lambda: _photos(client), 128, seconds)
         large = [("images", ("a.webp", LARGE))] * images
         abuse = [asyncio.create_task(_again(lambda: client.post("/v1/embed", files=large))) for _ in range(4)]
         await asyncio.sleep(2)
@@ -93,7 +96,16 @@ async def _ready(client: httpx.AsyncClient) -> None:
 
 
 async def _small(client: httpx.AsyncClient) -> int:
-    answer = await client.post("/v1/embed", content=SMALL, headers={"content-type": "image/png"})
+    return await _status(client.post("/v1/embed", content=SMALL, headers={"content-type": "image/png"}))
+
+
+async def _photos(client: httpx.AsyncClient) -> int:
+    """So much work for the server that the client's own is little beside it."""
+    return await _status(client.post("/v1/embed", files=[("images", ("a.jpg", PHOTO))] * 8))
+
+
+async def _status(asked: Awaitable[httpx.Response]) -> int:
+    answer = await asked
     if answer.status_code == 503:
         await asyncio.sleep(float(answer.headers.get("retry-after", 1)))
     return answer.status_code
