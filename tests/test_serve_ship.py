@@ -37,7 +37,7 @@ def test_the_bento_holds_what_the_server_needs_and_nothing_else() -> None:
         "serve/service.py",
         "serve/page/page.html",
         "zoo/images/pixels.py",
-        "zoo/catalog/simco-r20-digits.json",
+        "zoo/catalog.jsonl",
         "zoo/weights/simco-r18-cifar100-cpu/model.safetensors",
     ):
         assert needed in shipped

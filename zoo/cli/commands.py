@@ -113,7 +113,7 @@ def keep_run(run: Path, /, force: bool = False, inside: bool = False) -> None:
 
 
 def publish_model(model: str, /, repo: str, private: bool = False, dry_run: bool = False) -> None:
-    """Upload a model to the Hugging Face Hub, tagged; prints its entry for the catalog, a file of zoo/catalog.
+    """Upload a model to the Hugging Face Hub, tagged; prints its line for the catalog, zoo/catalog.jsonl.
 
     Args:
         model: A run folder, or the name of a model that is kept or came with the package.
@@ -137,7 +137,7 @@ def publish_model(model: str, /, repo: str, private: bool = False, dry_run: bool
         return
     card, commit = publish(run, repo=repo, private=private)
     print(f"{repo} {commit.tag}: {commit.revision}", file=sys.stderr)
-    print(card.to_json(), end="")
+    print(card.to_line(), end="")
 
 
 def verify_model(model: str, /, url: str | None = None) -> None:

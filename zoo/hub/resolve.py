@@ -4,11 +4,11 @@ resolve.locate("simco-r18-cifar100-cpu")     # a folder: bundled with the packag
 resolve.locate("simco-r18-cifar100-cpu@v1")  # the same weights forever, or an error
 """
 
+import json
 import os
 import re
 import warnings
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from zoo.errors import NoWeights, UnknownName, VariantWarning, ZooError, unknown
@@ -20,25 +20,26 @@ from zoo.hub.versions import VERSIONS
 from zoo.model.card import REPO, Card, parse_card
 from zoo.names import natural_order, parse_name
 
+CATALOG = "catalog.jsonl"  # in the package: a card a line, written by `python -m train.catalog`
 ADDRESSES = ("hf://", "timm/")
 DIGEST = r"[0-9a-f]{8,64}"  # the beginning of a weights file's sha256
 
 
 def names() -> list[str]:
-    """Every name of the catalog, bundled with the package or kept, in natural order. No card is read."""
+    """Every name of the catalog, bundled with the package or kept, in natural order. No card is checked."""
     folders = [path.parent for home in (store.BUNDLED, zoo_home() / "models") for path in home.glob(f"*/{CARD}")]
     found = {folder.name for folder in folders if not folder.name.startswith(".")}
-    return sorted(found | {file.name.removesuffix(".json") for file in _catalog_files()}, key=natural_order)
+    return sorted(found | {json.loads(line)["name"] for line in _catalog_lines()}, key=natural_order)
 
 
-def _catalog_files() -> list[Traversable]:
-    folder = resources.files("zoo").joinpath("catalog")
-    return [file for file in folder.iterdir() if file.name.endswith(".json")] if folder.is_dir() else []
+def _catalog_lines() -> list[str]:
+    file = resources.files("zoo").joinpath(CATALOG)
+    return file.read_text("utf-8").splitlines() if file.is_file() else []
 
 
 def catalog() -> dict[str, Card]:
-    """The cards that come with the package, by name in natural order."""
-    cards = [parse_card(file.read_text("utf-8"), where=file.name) for file in _catalog_files()]
+    """The cards that come with the package, by name in natural order. Of two with one name the later one counts."""
+    cards = [parse_card(line, where=f"{CATALOG}, line {number}") for number, line in enumerate(_catalog_lines(), 1)]
     return {card.name: card for card in sorted(cards, key=lambda card: natural_order(card.name))}
 
 

@@ -97,6 +97,10 @@ class Card:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
 
+    def to_line(self) -> str:
+        """The card as a line of the catalog."""
+        return json.dumps(asdict(self), allow_nan=False) + "\n"
+
 
 def parse_card(text: str, *, where: str | Path) -> Card:
     """The card written in `text`. Raises CorruptFile, naming `where`, if it is not one of this format."""

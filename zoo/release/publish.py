@@ -1,6 +1,6 @@
 """From a run folder to a repository on the Hub that plain timm and transformers open, checked before it leaves.
 
-zoo publish runs/simco-r18-cifar100 --repo ORG/NAME > entry.json && mv entry.json zoo/catalog/simco-r18-cifar100.json
+zoo publish runs/simco-r18-cifar100 --repo ORG/NAME >> zoo/catalog.jsonl
 """
 
 import re
@@ -82,7 +82,7 @@ def in_float32(tensors: Tensors) -> Tensors:
 
 
 def publish(run: Path, *, repo: str, private: bool = False) -> tuple[Card, Upload]:
-    """Build, check and upload a run; return the entry for the catalogue, and the commit and tag on the Hub.
+    """Build, check and upload a run; return the entry for the catalog, and the commit and tag on the Hub.
 
     Raises what `build_release` raises; AccessDenied, Unreachable.
     """
