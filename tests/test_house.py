@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkout import repository_files
 
 import zoo
 from train.recipe import recipes
@@ -114,9 +115,8 @@ def test_only_one_module_knows_the_hubs_client():
 
 
 def test_no_file_names_a_folder_of_somebodys_machine():
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
     home = re.compile(r"""(?<=["' =])/(root|work)/""")
-    for name in tracked:
+    for name in repository_files():
         path = ROOT / name
         if path.suffix in {".py", ".md", ".toml", ".json"} or path.name == "Makefile":
             assert not home.search(path.read_text()), name

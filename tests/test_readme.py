@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkout import repository_files
 from serve_http import free_port, wait_until_ready
 
 ROOT = Path(__file__).parents[1]
@@ -23,14 +24,10 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
-    for name in filter(None, tracked):
-        if (ROOT / name).is_file():
-            target = tmp_path / "repository" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target)
+    for name in repository_files():
+        target = tmp_path / "repository" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, target)
     return tmp_path / "repository"
 
 
