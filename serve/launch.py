@@ -18,7 +18,7 @@ from serve.onnx_file import make_onnx
 from zoo.command_line import parse_and_call
 from zoo.errors import NotInstalled, NoWeights, ZooError, how_to_install
 from zoo.files import make_folder, zoo_home
-from zoo.hub.resolve import folder_at_hand
+from zoo.hub.resolve import can_be_fetched, folder_at_hand
 from zoo.hub.store import CARD, onnx_file
 from zoo.libraries import NO_REPORTS
 
@@ -129,10 +129,13 @@ def check_home(folder: Path) -> None:
 
 
 def without_onnx(models: tuple[str, ...]) -> list[str]:
-    """Names whose weights come with the package, which holds no ONNX file, and that have none in `$ZOO_HOME` yet."""
+    """Names whose weights are here or can be fetched, and that have no ONNX file yet. Paths are left to the server."""
     names = [model for model in models if os.sep not in model and not Path(model, CARD).is_file()]
-    found = {name: folder_at_hand(name) for name in names}
-    return [name for name, at in found.items() if at and onnx_file(at).parent != at and not onnx_file(at).is_file()]
+    return [name for name in names if can_be_fetched(name) or _lacks_onnx(folder_at_hand(name))]
+
+
+def _lacks_onnx(folder: Path | None) -> bool:
+    return folder is not None and not onnx_file(folder).is_file()
 
 
 def absolute(model: str) -> str:

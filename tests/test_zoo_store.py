@@ -10,8 +10,9 @@ import pytest
 
 import zoo
 from zoo.errors import CorruptFile, NoWeights, UnknownName, ZooError
+from zoo.hub.catalog import CATALOG, catalog, names
 from zoo.hub.load import load_encoder
-from zoo.hub.resolve import CATALOG, catalog, locate, names
+from zoo.hub.resolve import locate
 from zoo.hub.store import CARD, INT8, ONNX, WEIGHTS, checked_weights, keep, read_card
 from zoo.model.card import Card
 from zoo.model.encoder import Encoder, save_encoder

@@ -8,7 +8,7 @@ from pathlib import Path
 import zoo
 from train.recipe import recipes
 from zoo.files import write_bytes
-from zoo.hub.resolve import CATALOG, catalog
+from zoo.hub.catalog import CATALOG, catalog
 from zoo.names import natural_order
 
 

@@ -33,7 +33,7 @@ def list(pattern: str = "*", *, method: str = "*", backbone: str = "*", dataset:
     """
     from fnmatch import fnmatchcase
 
-    from zoo.hub.resolve import names
+    from zoo.hub.catalog import names
 
     def fits(name: str) -> bool:
         parts = [*name.split("-"), "", ""]  # whatever bears a name is listed, even a kept folder that is no model

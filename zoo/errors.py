@@ -36,6 +36,10 @@ class AccessDenied(ZooError, PermissionError):
     """The Hub knows no such repository, or may not show it to us."""
 
 
+class LicenceRefused(ZooError, PermissionError):
+    """Weights with a licence that the user refuses."""
+
+
 class BadImage(ZooError, ValueError):
     """A picture that cannot be decoded or has no agreed meaning as 8-bit RGB."""
 

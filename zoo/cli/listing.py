@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import zoo
 from zoo.errors import CorruptFile, UnknownName, ZooError
-from zoo.hub.resolve import catalog, variants
+from zoo.hub.catalog import catalog, variants
 from zoo.hub.store import named_card, own_folder
 from zoo.model.card import Card
 

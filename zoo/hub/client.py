@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from zoo.errors import AccessDenied, CorruptFile, NoWeights, UnknownName, Unreachable, ZooError, needs
 from zoo.files import locked, make_folder, new_folder, sha256, write_bytes, zoo_home
+from zoo.hub.offline import is_offline
 from zoo.hub.published import CONFIG, FETCHED, fingerprint, refuse_config, unpack
 from zoo.hub.store import CARD, WEIGHTS, fetched_folder
 from zoo.model.card import REPO, Published, Weights
@@ -125,7 +126,7 @@ def _last_seen(address: Address) -> str | None:
 
 def _online(repo: str) -> None:
     """Raises NoWeights if `HF_HUB_OFFLINE` is set."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if is_offline():
         raise NoWeights(
             f"{repo} is not in {zoo_home()}, and HF_HUB_OFFLINE forbids fetching it. "
             f"Unset HF_HUB_OFFLINE, or copy {zoo_home() / 'hub' / repo} from a machine that has it"

@@ -4,50 +4,24 @@ resolve.locate("simco-r18-cifar100-cpu")     # a folder: bundled with the packag
 resolve.locate("simco-r18-cifar100-cpu@v1")  # the same weights forever, or an error
 """
 
-import json
 import os
 import re
 import warnings
-from importlib import resources
 from pathlib import Path
 
 from zoo.errors import NoWeights, UnknownName, VariantWarning, ZooError, unknown
 from zoo.files import zoo_home
-from zoo.hub import store
+from zoo.hub.author_files import AUTHOR_FILES
+from zoo.hub.catalog import author_card, catalog, names, variants
+from zoo.hub.licences import VARIABLE, check_licence
 from zoo.hub.spelling import hint
 from zoo.hub.store import CARD, candidates, fetched_folder, named_card, own_folder, read_card
 from zoo.hub.versions import VERSIONS
-from zoo.model.card import REPO, Card, parse_card
-from zoo.names import natural_order, parse_name
+from zoo.model.card import REPO, Card
+from zoo.names import parse_name
 
-CATALOG = "catalog.jsonl"  # in the package: a card a line, written by `python -m train.catalog`
 ADDRESSES = ("hf://", "timm/")
 DIGEST = r"[0-9a-f]{8,64}"  # the beginning of a weights file's sha256
-
-
-def names() -> list[str]:
-    """Every name of the catalog, bundled with the package or kept, in natural order. No card is checked."""
-    folders = [path.parent for home in (store.BUNDLED, zoo_home() / "models") for path in home.glob(f"*/{CARD}")]
-    found = {folder.name for folder in folders if not folder.name.startswith(".")}
-    return sorted(found | {json.loads(line)["name"] for line in _catalog_lines()}, key=natural_order)
-
-
-def _catalog_lines() -> list[str]:
-    file = resources.files("zoo").joinpath(CATALOG)
-    return file.read_text("utf-8").splitlines() if file.is_file() else []
-
-
-def catalog() -> dict[str, Card]:
-    """The cards that come with the package, by name in natural order. Of two with one name the later one counts."""
-    cards = [parse_card(line, where=f"{CATALOG}, line {number}") for number, line in enumerate(_catalog_lines(), 1)]
-    return {card.name: card for card in sorted(cards, key=lambda card: natural_order(card.name))}
-
-
-def variants(name: str, cards: dict[str, Card]) -> list[str]:
-    """Names `NAME-VARIANT` with weights bundled with the package, or published according to `cards`."""
-    bundled = {path.parent.name for path in store.BUNDLED.glob(f"{name}-*/{CARD}")}
-    published = {other for other, card in cards.items() if card.published and other.startswith(f"{name}-")}
-    return sorted(bundled | published, key=natural_order)
 
 
 def locate(model: str | Path, *, exact: bool = False) -> Path:
@@ -62,7 +36,11 @@ def locate(model: str | Path, *, exact: bool = False) -> Path:
         Unreachable, AccessDenied: The Hub does not answer, or refuses.
     """
     found = find(model, exact=exact)
-    return found if isinstance(found, Path) else _fetch(found)
+    folder = found if isinstance(found, Path) else _fetch(found)
+    if os.environ.get(VARIABLE):  # of weights that were fetched before it was set
+        card = read_card(folder)
+        check_licence(card.name, card.licence)
+    return folder
 
 
 def known_card(model: str | Path) -> Card:
@@ -79,21 +57,30 @@ def known_card(model: str | Path) -> Card:
 
 def folder_at_hand(name: str) -> Path | None:
     """The folder that `name` loads from if it is already on this machine, else None. Nothing is fetched."""
-    try:
-        with warnings.catch_warnings(action="ignore", category=VariantWarning):
-            found = find(name)
-    except ZooError:
-        return None
+    found = _quietly(name)
     return found if isinstance(found, Path) else None
 
 
+def can_be_fetched(name: str) -> bool:
+    """Whether `name` is published and not on this machine. Nothing is fetched."""
+    return isinstance(_quietly(name), Card)
+
+
+def _quietly(name: str) -> Path | Card | None:
+    try:
+        with warnings.catch_warnings(action="ignore", category=VariantWarning):
+            return find(name)
+    except ZooError:
+        return None
+
+
 def find(model: str | Path, *, exact: bool = False) -> Path | Card:
-    """The folder of a model, or the catalog's card if the commit that it pins has not been fetched yet.
+    """The folder of a model, or its card if it is published and has not been fetched yet.
 
     In this order: the path itself, if it is one; the kept model of that name; the weights bundled with the package;
-    the pinned commit; the one variant NAME-VARIANT that has weights, with a `VariantWarning`. `NAME@v1` and
-    `NAME@DIGEST` (of the weights' sha256) are one set of weights wherever it is. `hf://ORG/NAME` and `timm/NAME`, each
-    also with `@REVISION`, are any other model on the Hub; these are fetched.
+    the pinned commit; the authors' file; the one variant NAME-VARIANT that has weights, with a `VariantWarning`.
+    `NAME@v1` and `NAME@DIGEST` (of the weights' sha256) are one set of weights wherever it is. `hf://ORG/NAME` and
+    `timm/NAME`, each also with `@REVISION`, are any other model on the Hub; these are fetched.
 
     Args:
         model: A name, a path or an address.
@@ -135,6 +122,8 @@ def _find_elsewhere(name: str, *, exact: bool) -> Path | Card:
     if card is not None and card.published is not None:
         folder = fetched_folder(card.published.repo, card.published.revision)
         return folder if (folder / CARD).is_file() else card
+    if name in AUTHOR_FILES:
+        return author_card(name)
     others = variants(name, cards)
     if len(others) != 1 or exact:
         raise _no_weights(name, others, known=card is not None)
@@ -147,8 +136,10 @@ def _find_elsewhere(name: str, *, exact: bool) -> Path | Card:
     return find(others[0])
 
 
-def _find_version(name: str, version: str) -> Path:
+def _find_version(name: str, version: str) -> Path | Card:
     """The folder with exactly the weights of `NAME@VERSION`. Raises UnknownName or NoWeights."""
+    if name in AUTHOR_FILES and version == "v1":
+        return _find_author_file(name)
     known = VERSIONS.get(name, ())
     here = {folder: named_card(folder).weights for folder in candidates(name)}
     digests = [weights.sha256 for weights in here.values() if weights is not None]
@@ -171,6 +162,20 @@ def _find_version(name: str, version: str) -> Path:
         f"the weights of {name}@{version} (sha256 {wanted[:12]}...) are not here; here: {has}. Keep them with "
         "`zoo keep`, or install the version of this package that came with them"
     )
+
+
+def _find_author_file(name: str) -> Path | Card:
+    """The authors' weights, never another training that is kept under their name. Raises NoWeights."""
+    here = candidates(name)
+    for folder in here:
+        if read_card(folder).training.get("url") == AUTHOR_FILES[name].url:
+            return folder
+    if here:
+        raise NoWeights(
+            f"{here[0]} is another training than the authors', and has the place that theirs would take. "
+            f"Move it away to fetch {name}@v1"
+        )
+    return author_card(name)
 
 
 def _no_model_at(path: Path, text: str) -> NoWeights:
@@ -198,7 +203,10 @@ def _no_weights(name: str, others: list[str], *, known: bool) -> ZooError:
 
 
 def _fetch(card: Card) -> Path:
+    if card.published is None:
+        from zoo.hub.author_models import fetch_author_model
+
+        return fetch_author_model(card.name)
     from zoo.hub.client import fetch  # imported late: it takes longer than loading a fetched model
 
-    assert card.published is not None
     return fetch(card.published)

@@ -53,6 +53,7 @@ class Card:
     network: dict[str, Any] = field(default_factory=dict)  # the backbone's row, where the table has none of its name
     stem_padding: int = 1  # pixels around the image in a 3x3 stem: 1, or 2 as in solo-learn and the code built on it
     parameters: int | None = None  # of the encoder; None before it is trained
+    licence: str = ""  # of the weights, an SPDX identifier; "" for weights trained with this package
     expects: str  # the published result of the recipe with its table, or "none published"
     recipe: dict[str, Any] = field(default_factory=dict)  # every number of the training
     training: dict[str, Any] = field(default_factory=dict)  # steps, images, seconds, hardware, date, versions, command
@@ -155,6 +156,7 @@ def _soundness(card: Card) -> dict[str, bool]:
         "parameters": card.parameters is None or (type(card.parameters) is int and card.parameters > 0),
         "network": not card.network or _sound_network(card.backbone_row),
         "stem_padding": card.stem_padding in (1, 2),
+        "licence": isinstance(card.licence, str) and len(card.licence) < 100,
         "expects": isinstance(card.expects, str),
         "recipe": isinstance(card.recipe, dict),
         "training": isinstance(card.training, dict),
