@@ -159,6 +159,7 @@ class ModelFacts(BaseModel):
     dim: Annotated[int, Field(ge=1, description="numbers of one embedding")]
     image_size: Annotated[int, Field(ge=1, description="side in pixels to which images are resized and cropped")]
     weights_sha256: str
+    licence: Annotated[str, Field(description="of the weights, an SPDX identifier; absent if trained here")] = ""
 
 
 class ModelList(BaseModel):

@@ -23,6 +23,7 @@ def metadata(card: Card, **exporter: str) -> dict[str, str]:
     numbers: dict[str, Any] = {name: getattr(card, name) for name in ("dim", "image_size", "crop", "mean", "std")}
     words = {"format": FORMAT, "name": card.name, "weights_sha256": card.weights.sha256, "interpolation": "bicubic"}
     words |= {"revision": card.published.revision} if card.published else {}
+    words |= {"licence": card.licence} if card.licence else {}
     return words | {key: json.dumps(value) for key, value in (numbers | {"exporter": exporter}).items()}
 
 

@@ -43,6 +43,7 @@ class Session:
         self.image_size: int = facts["image_size"]  # pixels, H = W
         self.crop: float = facts["crop"]  # share of the shorter side, (0, 1]
         self.weights_sha256: str = facts["weights_sha256"]  # of the safetensors file it was exported from
+        self.licence: str = facts["licence"]  # of the weights, an SPDX identifier, or ""
 
     def preprocess(self, picture: bytes) -> np.ndarray:
         """(S, S, 3) uint8 of an encoded JPEG, PNG or WebP, S = image_size.
@@ -125,7 +126,7 @@ def _facts(runtime: onnxruntime.InferenceSession, path: Path) -> dict[str, Any]:
         )
     try:
         facts = {key: json.loads(written[key]) for key in ("dim", "image_size", "crop")}
-        facts |= {key: written[key] for key in ("name", "weights_sha256")}
+        facts |= {key: written[key] for key in ("name", "weights_sha256")} | {"licence": written.get("licence", "")}
     except (KeyError, ValueError) as error:
         raise CorruptFile(f"{path}: incomplete metadata ({error!r}). {AGAIN}") from error
     size, dim = facts["image_size"], facts["dim"]

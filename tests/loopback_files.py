@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+
+from zoo.hub.author_files import AUTHOR_FILES, AuthorFile
+
 PIECE = 16384  # bytes
+NAME = "mocov2-r20-digits"  # what is published here in the tests
+PATH = "/moco/moco_v2.pth.tar"
 
 
 @dataclass
@@ -107,6 +113,11 @@ class Handler(BaseHTTPRequestHandler):
             if trouble and trouble.wait:
                 self.wfile.flush()
                 threading.Event().wait(trouble.wait)
+
+
+def state_hash(server: FileServer, monkeypatch: pytest.MonkeyPatch, digest: str, path: str = PATH) -> None:
+    row = AuthorFile(server.url + path, 67.7, "CC-BY-NC-4.0", "moco", "somebody/moco README.md", digest)
+    monkeypatch.setitem(AUTHOR_FILES, NAME, row)
 
 
 @contextmanager

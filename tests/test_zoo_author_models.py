@@ -8,54 +8,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from checkpoint_files import mlp, moco, written
-from loopback_files import PIECE, FileServer, Trouble, file_server
+from loopback_files import NAME, PATH, PIECE, FileServer, Trouble, state_hash
 from test_zoo_files import disk_full_beyond
 
 import zoo
 from serve.launch import without_onnx
-from zoo.errors import CorruptFile, LicenceRefused, NoWeights, UnknownName, Unreachable, ZooError
+from zoo.errors import CorruptFile, NoWeights, UnknownName, Unreachable, ZooError
 from zoo.hub.author_files import AUTHOR_FILES, AuthorFile
 from zoo.hub.resolve import locate
 from zoo.hub.store import CARD, keep, read_card
 from zoo.model.encoder import Encoder
 
-NAME = "mocov2-r20-digits"
-PATH = "/moco/moco_v2.pth.tar"
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with file_server() as running:
-        yield running
-
-
-@pytest.fixture
-def content(encoder: Encoder, tmp_path: Path) -> bytes:
-    """A checkpoint of MoCo's code with the weights of `encoder`."""
-    state = moco(mlp(0, 2), encoder.backbone.state_dict())
-    return written(state, tmp_path / "official.pth.tar").read_bytes()
-
-
-@pytest.fixture
-def published(server: FileServer, content: bytes, monkeypatch: pytest.MonkeyPatch) -> FileServer:
-    """A publisher who states a hash; pauses between retries are short."""
-    server.files[PATH] = content
-    state_hash(server, monkeypatch, f"md5:{hashlib.md5(content).hexdigest()[:8]}")
-    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
-    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", PIECE)  # 10 MB, more than the file
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    return server
-
-
-def state_hash(server: FileServer, monkeypatch: pytest.MonkeyPatch, digest: str, path: str = PATH) -> None:
-    row = AuthorFile(server.url + path, 67.7, "CC-BY-NC-4.0", "moco", "somebody/moco README.md", digest)
-    monkeypatch.setitem(AUTHOR_FILES, NAME, row)
+pytest_plugins = ["author_fixtures"]
 
 
 def left(home: Path) -> list[str]:
@@ -335,26 +304,3 @@ def test_a_part_of_an_older_version_of_the_file_is_not_completed_with_the_new_on
     zoo.load(NAME)
     assert published.requests("^GET") == [f"GET {PATH}"]
     assert list(home.rglob("*.part")) == []
-
-
-# --- licences ---------------------------------------------------------------------------------------------------------
-
-
-def test_one_variable_refuses_weights_without_commercial_use_before_and_after_they_are_fetched(
-    published: FileServer, monkeypatch: pytest.MonkeyPatch, home: Path
-):
-    monkeypatch.setenv("ZOO_COMMERCIAL", "1")
-    for _ in range(2):
-        with pytest.raises(LicenceRefused, match=rf"{NAME} has the licence CC-BY-NC-4\.0, which forbids commercial"):
-            zoo.load(NAME)
-        assert zoo.info(NAME).licence == "CC-BY-NC-4.0"
-        monkeypatch.delenv("ZOO_COMMERCIAL")
-        zoo.load(NAME)
-        monkeypatch.setenv("ZOO_COMMERCIAL", "1")
-    assert zoo.load("simco-r20-cifar100").card.licence == ""
-
-
-def test_a_value_of_the_variable_that_means_nothing_is_refused(published: FileServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("ZOO_COMMERCIAL", "yes")
-    with pytest.raises(ZooError, match=r"ZOO_COMMERCIAL='yes'; allowed: 1"):
-        zoo.load(NAME)

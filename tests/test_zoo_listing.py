@@ -32,10 +32,35 @@ def test_zoo_list_is_a_table_with_accuracy_parameters_and_size(
     main()
     head, line = capsys.readouterr().out.splitlines()
     assert head.split("  ")[0] == "name"
-    assert re.split(" {2,}", line) == ["simco-r20-digits", "8", "64", "0.27 M", "1.1", "97.22 % k-NN, digits"]
+    assert re.split(" {2,}", line) == [
+        *("simco-r20-digits", "8", "64", "0.27 M", "here, 1.1 MB", "97.22 % k-NN, digits", "none published")
+    ]
     monkeypatch.setattr("sys.argv", ["zoo", "list", "--method", "simclr"])
     main()
-    assert "no weights yet; expects" in capsys.readouterr().out
+    assert "recipe only" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["zoo", "list", "--method", "nobody"])
     with pytest.raises(SystemExit, match="no model matches"):
         main()
+
+
+def test_the_list_tells_where_weights_are_their_licence_and_published_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr("sys.argv", ["zoo", "list"])
+    main()
+    head, *lines = capsys.readouterr().out.splitlines()
+    columns = ("weights", "licence", "own top-1 accuracy", "published")
+    starts = [head.index(word) for word in columns]
+
+    def cells(name: str) -> tuple[str, ...]:
+        (line,) = (line for line in lines if line.split()[0] == name)
+        return tuple(line[a:b].strip() for a, b in zip(starts, [*starts[1:], None], strict=True))
+
+    weights, licence, own, published = cells("mocov2-r50-in1k")
+    assert (weights, licence, own) == ("to fetch, 94.2 MB kept", "CC-BY-NC-4.0", "")
+    assert published.startswith("67.7 % top-1 on ImageNet by linear evaluation, as stated by the publisher")
+    assert cells("mocov3-vitb16-in1k-mm")[:2] == ("to fetch, 343.2 MB kept", "Apache-2.0")
+    assert cells("simco-r20-cifar100")[:2] == ("bundled, 0.6 MB", "Apache-2.0")
+    assert re.match(r"\d\d\.\d\d % k-NN", cells("simco-r20-cifar100")[2])
+    assert cells("simco-r18-cifar10")[:3] == ("recipe only", "", "")
+    assert cells("simclr-r50-in1k")[0] == "2 variants"

@@ -14,7 +14,7 @@ from zoo.cli.main import main
 from zoo.errors import CorruptFile, NoWeights, UnknownName, ZooError
 from zoo.hub import store
 from zoo.hub.resolve import known_card, locate
-from zoo.hub.store import CARD, WEIGHTS, keep, read_card
+from zoo.hub.store import CARD, ONNX, WEIGHTS, keep, onnx_file, read_card
 from zoo.hub.versions import VERSIONS
 from zoo.model.card import Card
 from zoo.model.encoder import Encoder, save_encoder
@@ -71,7 +71,8 @@ def test_every_door_gives_the_kept_run(
         assert '"expects": "mine"' in capsys.readouterr().out
     write_golden(zoo.load(another), locate(NAME) / "golden.safetensors")
     assert verify(NAME) == {"torch": 0.0}
-    assert without_onnx((NAME,)) == []  # its ONNX file belongs beside the kept weights, not into $ZOO_HOME/onnx
+    assert without_onnx((NAME,)) == [NAME]
+    assert onnx_file(locate(NAME)) == locate(NAME) / ONNX  # beside the kept weights, not in $ZOO_HOME/onnx
 
 
 def test_the_command_that_keeps_says_where_and_the_name_finds_it_there(
@@ -149,7 +150,10 @@ def test_a_version_of_a_folder_with_the_card_of_another_model_is_refused(bundled
         ("simco-r19-cifar100", r"unknown backbone 'r19'; nearest: .*r18"),
         ("resnet50", r"resnet50 is an architecture\. .*mocov1-r50-in1k.* timm's own weights: timm/resnet50\.TAG"),
         ("ResNet-18", r"ResNet-18 is an architecture\. Models of the zoo with it: \w+-r18-"),
-        ("vit_base_patch16_224", r"is an architecture\. Models of the zoo with it: mocov3-vitb16-in1k\. timm's own"),
+        (
+            "vit_base_patch16_224",
+            r"Models of the zoo with it: mocov3-vitb16-in1k, mocov3-vitb16-in1k-mm\. timm's own",
+        ),
     ],
 )
 def test_a_near_miss_is_told_the_name_it_missed(text: str, said: str):

@@ -6,11 +6,15 @@ from dataclasses import asdict
 
 import zoo
 from zoo.errors import CorruptFile, UnknownName, ZooError
-from zoo.hub.catalog import catalog, variants
+from zoo.hub import store
+from zoo.hub.author_files import AUTHOR_FILES, SIZES
+from zoo.hub.catalog import author_card, catalog, variants
 from zoo.hub.store import named_card, own_folder
 from zoo.model.card import Card
+from zoo.names import parse_name
 
-HEADER = ("name", "pixels", "D", "parameters", "MB", "top-1 accuracy")
+HEADER = ("name", "pixels", "D", "parameters", "weights", "licence", "own top-1 accuracy", "published")
+OWN_LICENCE = "Apache-2.0"  # of the weights that come with this package
 
 
 def version_line() -> str:
@@ -19,7 +23,7 @@ def version_line() -> str:
 
 
 def list_models(pattern: str = "*", /, method: str = "*", backbone: str = "*", dataset: str = "*") -> None:
-    """The models of the catalogue, those inside the package and the kept ones, as a table.
+    """Every model as a table: its size, where its weights are, their licence, own and published results.
 
     Every argument is a pattern as in a shell. A kept model that is broken has its line, and the exit code is 1.
 
@@ -36,10 +40,9 @@ def list_models(pattern: str = "*", /, method: str = "*", backbone: str = "*", d
     rows: list[tuple[str, ...]] = [HEADER]
     for name in names:
         try:
-            folder = own_folder(name)
-            rows.append(_row(named_card(folder)) if folder else _row(known[name], variants(name, known)))
+            rows.append(_row(name, known))
         except ZooError as error:
-            rows.append((name, "", "", "", "", "broken, see below"))
+            rows.append((name, "", "", "", "broken, see below", "", "", ""))
             broken.append(str(error))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -48,17 +51,33 @@ def list_models(pattern: str = "*", /, method: str = "*", backbone: str = "*", d
         raise CorruptFile("; ".join(broken))
 
 
-def _row(card: Card, others: Sequence[str] = ()) -> tuple[str, ...]:
-    """A model's cells; without weights the last one says what its name loads instead, or what the recipe expects."""
-    size = (card.name, str(card.image_size), str(card.dim))
-    if card.weights is None:
-        instead = f"loads {others[0]}" if len(others) == 1 else ""
-        return (*size, "", "", instead or f"no weights yet; expects {card.expects}")
-    told = "; ".join(
+def _row(name: str, known: dict[str, Card]) -> tuple[str, ...]:
+    """The cells of a model: where its weights are, and the published and the own results apart."""
+    folder = own_folder(name)
+    if folder is not None:
+        card = named_card(folder)
+        assert card.weights is not None
+        place = "bundled" if folder.parent == store.BUNDLED else "here"
+        weights = f"{place}, {card.weights.bytes / 1e6:.1f} MB"
+    elif name in AUTHOR_FILES:
+        card, weights = author_card(name), f"to fetch, {SIZES[parse_name(name).backbone] / 1e6:.1f} MB kept"
+    else:
+        card, weights = known[name], _published(known[name], variants(name, known))
+    own = "; ".join(
         f"{100 * row['value']:.2f} % {row['protocol'].split(',')[0]}, {row['dataset']}" for row in card.accuracies
     )
+    licence = card.licence or (OWN_LICENCE if weights.startswith("bundled") else "")
     parameters = f"{card.parameters / 1e6:.2f} M" if card.parameters else ""
-    return (*size, parameters, f"{card.weights.bytes / 1e6:.1f}", told or "not measured yet")
+    return name, str(card.image_size), str(card.dim), parameters, weights, licence, own, card.expects
+
+
+def _published(card: Card, others: Sequence[str]) -> str:
+    """Where the weights of a name of the catalog are."""
+    if card.published is not None:
+        return f"to fetch, {sum(file.bytes for file in card.published.files) / 1e6:.1f} MB"
+    if len(others) == 1:
+        return f"loads {others[0]}"
+    return f"{len(others)} variants" if others else "recipe only"
 
 
 def info(model: str, /) -> None:

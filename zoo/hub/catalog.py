@@ -47,7 +47,7 @@ def author_card(name: str) -> Card:
     data = dataset_row(parts.dataset)
     return Card(
         name=name,
-        paper=next(card.paper for card in cards if parse_name(card.name).method == parts.method),
+        paper=next((card.paper for card in cards if card.name.startswith(f"{parts.method}-")), f"see {row.publisher}"),
         image_size=data.image_size,
         crop=0.875 if data.image_size >= 224 else 1.0,
         mean=data.mean,

@@ -89,8 +89,9 @@ def foreign_card(config: dict[str, Any], published: Published) -> Card:
             mean=tuple(settings["mean"]),
             std=tuple(settings["std"]),
             dim=config["num_features"],
+            licence=str(settings.get("license") or ""),
             expects=f"none here; see {where}",
-            training={"architecture": config["architecture"], "licence": settings.get("license", f"see {where}")},
+            training={"architecture": config["architecture"]},
             published=published,
         )
         return parse_card(card.to_json(), where=f"{CONFIG} of {repo}")

@@ -85,7 +85,7 @@ def timm_config(card: Card) -> dict[str, Any]:
             "num_classes": 0,
             "first_conv": row.first_conv,
             "classifier": row.classifier,
-            "license": "apache-2.0",
+            "license": card.licence.lower() or "apache-2.0",
         },
     }
 

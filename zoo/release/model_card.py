@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from zoo.hub.licences import noncommercial
 from zoo.images.dataset import DIGITS, dataset_row
 from zoo.model.backbone import backbone_row
 from zoo.model.card import Card, Weights
@@ -35,16 +36,22 @@ def model_card(card: Card, repo: str, files: Sequence[Weights]) -> str:
         "For whom, and its limits": _limits(card),
         "Files": _table(("file", "bytes", "sha256"), [(f.file, f"{f.bytes:,}", f"`{f.sha256}`") for f in files]),
         "Licence": _licence(card),
-        "Citation": f"{card.paper}.\n\nThe weights are not the authors'; they were trained with contrastive-zoo.",
+        "Citation": f"{card.paper}.\n\n{_whose(card)}",
     }
     body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections.items() if text)
     return f"---\n{header}---\n\n# {card.name}\n\n{body}\n"
 
 
+def _whose(card: Card) -> str:
+    if card.licence:
+        return f"The weights are those that {card.training['publisher'].split()[0]} publishes, converted."
+    return "The weights are not the authors'; they were trained with contrastive-zoo."
+
+
 def _header(card: Card) -> dict[str, Any]:
     data, name = dataset_row(card.dataset), parse_name(card.name)
     header: dict[str, Any] = {
-        "license": LICENCE,
+        "license": card.licence.lower() or LICENCE,
         "library_name": "timm",
         "pipeline_tag": "image-feature-extraction",
         "tags": ["timm", "transformers", "contrastive-zoo", "self-supervised-learning", "contrastive-learning",
@@ -181,7 +188,17 @@ def _limits(card: Card) -> str:
 
 
 def _licence(card: Card) -> str:
-    return f"The weights: {LICENCE}. The images they were trained on have a licence of their own, see above."
+    images = "The images they were trained on have a licence of their own, see above."
+    if not card.licence:
+        return f"The weights: {LICENCE}. {images}"
+    terms = " It forbids commercial use." if noncommercial(card.licence) else ""
+    facts = card.training
+    return (
+        f"The weights: {card.licence}, as their publisher states it ({facts['publisher']}).{terms} {images}\n\n"
+        f"They were converted by contrastive-zoo from {facts['url']} (sha256 `{facts['sha256']}`; hash stated by the "
+        f"publisher: {facts['publisher_hash']}), written by {facts['source']}: the keys were renamed, no number was "
+        f"changed; left behind: {facts['left_behind']}."
+    )
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -49,7 +49,7 @@ def build_release(run: Path, repo: str) -> Path:
     if not re.fullmatch(REPO, repo):
         raise UnknownName(f"{repo!r} is no repository; allowed: ORG/NAME, such as someone/simco-r18-cifar100")
     card = read_own_card(run)
-    if "converted_from" in card.training:
+    if "converted_from" in card.training and not card.licence:
         raise ZooError(
             f"{run} was converted from somebody else's checkpoint, under a licence that its card does not know"
         )
