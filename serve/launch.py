@@ -9,6 +9,7 @@ import resource
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -105,14 +106,14 @@ def hold_address(host: str, port: int) -> socket.socket:
 
 
 def make_first(name: str) -> None:
-    """Make the ONNX file of a bundled model; where it cannot be made, the server's own check has the reason."""
+    """Fetch a model if needed, and make its ONNX file; where it cannot be, the server's own check has the reason."""
     folder = folder_at_hand(name)
-    try:
-        if folder:
+    if folder is not None:
+        with suppress(NoWeights):  # it takes torch
             make_onnx(folder)
-    except NoWeights:  # not without torch
-        print(f"{name}: first start, exporting it with torch", file=sys.stderr)
-        subprocess.run([sys.executable, "-P", "-m", "serve.export", name])
+            return
+    print(f"{name}: first start, exporting it with torch", file=sys.stderr)
+    subprocess.run([sys.executable, "-P", "-m", "serve.export", name])
 
 
 def check_home(folder: Path) -> None:
