@@ -17,6 +17,7 @@ import tyro
 from safetensors.numpy import load_file
 
 from demo import run
+from eval.seeds import results_of
 from eval.tables import markdown
 from zoo.errors import ZooError
 from zoo.hub import store
@@ -49,7 +50,7 @@ def beside(shipped: Card, again: Card) -> str:
     """The rows of both on their own data set as one table, and the mean over seeds if the package has it."""
     rows = [row for row in shipped.results if f"{PROTOCOL}/{shipped.dataset}/" in row["key"]]
     mine = [row | {"encoder": f"{row['encoder']}, again"} for row in again.accuracies]
-    return markdown(rows + mine)
+    return markdown([*results_of(shipped, rows), *results_of(again, mine)])
 
 
 def equal_weights(run_folder: Path, inside: Path) -> bool:

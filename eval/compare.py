@@ -10,6 +10,7 @@ made at once, their p-values are adjusted for that (Holm).
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -24,9 +25,10 @@ if __name__ == "__main__":
 import scipy  # noqa: F401  (eval.intervals')
 
 from eval.intervals import LEVEL, ImageComparison, MeanDifference, compare_predictions, compare_scores, holm, welch
+from eval.result import Result
 from eval.results import read_predictions
-from eval.seeds import measured_alike, whole
-from eval.tables import Row, cell, pipes
+from eval.seeds import measured_alike, results_of
+from eval.tables import cell, pipes
 from zoo.hub.resolve import known_card
 from zoo.model.card import Card
 
@@ -61,8 +63,8 @@ def sentence(result: ImageComparison, a: str, b: str) -> str:
 class RecipeComparison(NamedTuple):
     """Recipe a against recipe b by one metric of one protocol, each trained several times."""
 
-    a: Row  # as `eval.seeds` wrote it
-    b: Row
+    a: Result  # as `eval.seeds` wrote it
+    b: Result
     difference: MeanDifference
 
 
@@ -71,12 +73,12 @@ def compare_recipes(a: Card, b: Card) -> list[RecipeComparison]:
 
     Raises BadData if there is none, or if the same trainings stand on both sides; CorruptFile.
     """
-    mine, theirs = (whole(card, [row for row in card.results if "trainings" in row]) for card in (a, b))
+    mine, theirs = (results_of(card, [row for row in card.results if "trainings" in row]) for card in (a, b))
     found = [
-        RecipeComparison(row, other, welch(_values(row), _values(other)))
-        for row in mine
+        RecipeComparison(one, other, welch(_values(one), _values(other)))
+        for one in mine
         for other in theirs
-        if measured_alike(row) == measured_alike(other)
+        if measured_alike(one) == measured_alike(other)
     ]
     if not found:
         raise BadData(
@@ -101,13 +103,13 @@ def table(comparisons: Sequence[RecipeComparison], a: str, b: str) -> str:
 
 
 def _line(found: RecipeComparison, p: float, names: tuple[str, str]) -> list[str]:
-    row, (low, high, _) = found.a, found.difference
-    scale, unit = (100, " (%)") if row["unit"] == "share" else (1, "")
-    difference = row["value"] - found.b["value"]
+    one, (low, high, _) = found.a, found.difference
+    scale, unit = (100, " (%)") if one.unit == "share" else (1, "")
+    difference = fmean(_values(one)) - fmean(_values(found.b))
     return [
-        f"{row['protocol'].split(',')[0]}, {row['metric']}{unit}",
-        f"{row['dataset']}, {row['n_train']:,} / {row['n_test']:,}",
-        cell(row),
+        f"{one.protocol.split(',')[0]}, {one.metric}{unit}",
+        f"{one.data.name}, {one.data.n_train:,} / {one.data.n_test:,}",
+        cell(one),
         cell(found.b),
         f"{scale * difference:+.2f} [{scale * low:+.2f}, {scale * high:+.2f}]",
         f"{p:.2g}",
@@ -115,12 +117,12 @@ def _line(found: RecipeComparison, p: float, names: tuple[str, str]) -> list[str
     ]
 
 
-def _values(row: Row) -> list[float]:
-    return [training["value"] for training in row["trainings"].values()]
+def _values(one: Result) -> list[float]:
+    return [training["value"] for training in one.extras["trainings"].values()]
 
 
-def _weights(row: Row) -> set[str]:
-    return {training.get("weights_sha256") for training in row["trainings"].values()} - {None}
+def _weights(one: Result) -> set[str]:
+    return {training.get("weights_sha256") for training in one.extras["trainings"].values()} - {None}
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

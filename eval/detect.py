@@ -36,9 +36,11 @@ from eval.command import at_least_one
 from eval.contestants import SEED, Contestant, fingerprint, is_of_the_zoo, open_contestant
 from eval.detection import METRICS, RATE, Diverged, average_precision, fit
 from eval.detector import REGIONS, SIDES, Neck, detector
+from eval.notes import divergence_note
+from eval.result import MeasuredEncoder, Provenance, Result
 from eval.results import Results
 from eval.scenes import Lists, read_lists
-from eval.tables import Row, over_seeds, trainings
+from eval.tables import over_seeds, trainings
 from zoo.model.encoder import Encoder, accelerator_name, new_encoder
 from zoo.provenance import command, hardware, today, versions
 
@@ -75,7 +77,7 @@ def open_model(text: str) -> Contestant:
 
 def detect(
     models: Sequence[str], lists: Lists, settings: Settings, *, seeds: int, results: Results, device: str = "cpu"
-) -> Iterator[tuple[str, list[Row]]]:
+) -> Iterator[tuple[str, list[Result]]]:
     """Each model with the rows of each of its trainings, AP, AP50 and AP75, those that `results` has from there.
 
     A model that several names stand for is trained under the first. The value of a training that diverged is None.
@@ -89,17 +91,17 @@ def detect(
     for one in opened.values():  # before hours go by with the first one
         detector(_encoder(one, 0), classes=len(lists.classes), neck=settings.neck)
     results.make_ready()
-    rows: list[Row] = []
+    done: list[Result] = []
     for name, one in opened.items():
         for seed in range(seeds):
             key = ["detect", VERSION, one.label, one.sha256, *settings, *lists.sha256, seed]
             found = results.once(key, partial(_rows, one, lists, settings, seed, device))
-            rows += found
-            results.write_tables(results.with_earlier(rows))
+            done += found
+            results.write_tables(results.with_earlier(done))
             yield name, found
 
 
-def _rows(contestant: Contestant, lists: Lists, settings: Settings, seed: int, device: str) -> list[Row]:
+def _rows(contestant: Contestant, lists: Lists, settings: Settings, seed: int, device: str) -> list[Result]:
     """One training, told by what belongs beside its numbers."""
     started = time.process_time()
     diverged, found = None, dict[str, float]()
@@ -107,39 +109,39 @@ def _rows(contestant: Contestant, lists: Lists, settings: Settings, seed: int, d
         found = _measured(contestant, lists, settings, seed, device)
     except Diverged as error:
         diverged = str(error)
-    row = {
-        "protocol": _protocol(settings),
-        "protocol_version": VERSION,
-        "encoder": contestant.label,
-        "encoder_sha256": contestant.sha256,
-        "weights_sha256": contestant.weights_sha256,
-        "image_size": settings.sides[-1],
-        "dim": contestant.encoder.dim,
-        "collapsed": None,  # nobody looked
-        "dataset": lists.name,
-        "unit": "share",
-        "ci95": None,
-        "n_train": len(lists.train),
-        "n_test": len(lists.test),
-        "classes": lists.classes,
-        "skipped": 0,  # one that cannot be decoded ends the training
-        "unlabelled": 0,
-        "unseen": lists.unseen,
-        "duplicates": lists.duplicates,
-        "data_sha256": list(lists.sha256),
-        "lists": list(lists.lists),
-        **settings._asdict(),
-        "seed": seed,
-        "diverged": diverged,
-        "cpu_seconds": round(time.process_time() - started, 2),
-        "hardware": hardware(accelerator_name(device)),
-        "date": today(),
-        "versions": versions("torchvision", "torchmetrics", "pycocotools"),
-        "command": command(),
-    }
+    encoder = MeasuredEncoder(
+        name=contestant.label,
+        sha256=contestant.sha256,
+        weights_sha256=contestant.weights_sha256,
+        feature=contestant.feature,
+        image_size=settings.sides[-1],
+        dim=contestant.encoder.dim,
+    )
+    provenance = Provenance(
+        hardware=hardware(accelerator_name(device)),
+        date=today(),
+        versions=versions("torchvision", "torchmetrics", "pycocotools"),
+        command=command(),
+        cpu_seconds=round(time.process_time() - started, 2),
+    )
     place = f"{lists.name}/{contestant.label}/{len(lists.train)}/{len(lists.test)}"
+    extras = {"classes": lists.classes, "lists": list(lists.lists), **settings._asdict()}
     return [
-        row | {"key": f"detect-{metric}-{seed}/{place}", "metric": metric, "value": found.get(metric)}
+        Result(
+            key=f"detect-{metric}-{seed}/{place}",
+            protocol=_protocol(settings),
+            version=VERSION,
+            metric=metric,
+            unit="share",
+            value=found.get(metric),
+            interval=None,
+            encoder=encoder,
+            data=lists.measured,
+            collapsed=None,  # nobody looked
+            notes=divergence_note(diverged, seed),
+            provenance=provenance,
+            extras=extras | {"sides": list(settings.sides), "seed": seed, "diverged": diverged},
+        )
         for metric in METRICS
     ]
 
@@ -169,11 +171,13 @@ def _protocol(settings: Settings) -> str:
     return f"detection, Faster R-CNN {neck.upper()}, {how}, shorter side {'/'.join(map(str, sides))}"
 
 
-def _line(name: str, seed: str, rows: Sequence[Row]) -> str:
+def _line(name: str, seed: str, results: Sequence[Result]) -> str:
     """One line of the table that grows on the screen: of a training, or of the mean of several."""
-    if rows[0]["value"] is None:
-        return f"| {name} | {seed} | {rows[0]['diverged']} | | |"
-    cells = [f"{100 * row['value']:.2f}" + (f" ± {100 * row['std']:.2f}" if "std" in row else "") for row in rows]
+    cells = []
+    for one in results:
+        if one.value is None:
+            return f"| {name} | {seed} | {one.extras['diverged']} | | |"
+        cells.append(f"{100 * one.value:.2f}" + (f" ± {100 * one.extras['std']:.2f}" if "std" in one.extras else ""))
     return f"| {name} | {seed} | {' | '.join(cells)} |"
 
 
@@ -220,9 +224,9 @@ def main() -> None:
         settings = Settings(neck, steps, batch_size, rate, sides, regions)
         print(f"{_protocol(settings)}; {len(lists.train)} train and {len(lists.test)} test images\n")
         print("| model | seed | AP | AP50 | AP75 |\n|---|---|--:|--:|--:|")
-        table: dict[str, list[list[Row]]] = {}
+        table: dict[str, list[list[Result]]] = {}
         for name, found in detect(models, lists, settings, seeds=seeds, results=Results(out), device=device):
-            print(_line(name, str(found[0]["seed"]), found), flush=True)
+            print(_line(name, str(found[0].extras["seed"]), found), flush=True)
             table.setdefault(name, []).append(found)
         for name, of_one in table.items():
             means = [over_seeds(same) for same in zip(*of_one, strict=True)]
@@ -232,7 +236,7 @@ def main() -> None:
     parse_and_call(command_line, prog="zoo detect", stopped="with --out FOLDER, the same command goes on from there")
 
 
-def _tell_diverged(rows: Sequence[Row]) -> None:
+def _tell_diverged(results: Sequence[Result]) -> None:
     """Raises BadData if a training diverged."""
-    if lost := sum(row["value"] is None for row in rows):
-        raise BadData(f"{lost} of {len(rows)} trainings diverged, and are in no mean; a lower --rate may do")
+    if lost := sum(one.value is None for one in results):
+        raise BadData(f"{lost} of {len(results)} trainings diverged, and are in no mean; a lower --rate may do")

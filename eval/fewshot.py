@@ -7,6 +7,7 @@ import numpy as np
 from eval.features import Features
 from eval.intervals import spread
 from eval.linear import logistic_probe, refuse_one_class, standardised
+from eval.notes import label_note, selection_notes
 from eval.task import Outcome, Task
 
 SHOTS = (1, 5, 10, 25)  # images of each class
@@ -28,8 +29,8 @@ def fewshot(task: Task) -> list[Outcome]:
         answers = [_ridge(_part(task.bank, draw), task.queries.rows) for draw in draws]
         protocol = f"{shots} labels a class, ridge regression, penalty 2^10, 3 draws"
         smallest = int(np.unique(task.bank.labels, return_counts=True)[1].min())
-        facts: dict[str, Any] = {"n_fit": len(draws[0]), "smallest_class": min(shots, smallest)}
-        outcomes.append(_over_seeds(f"fewshot-{shots}", protocol, answers, task, facts))
+        extras = {"n_fit": len(draws[0]), "smallest_class": min(shots, smallest)}
+        outcomes.append(_over_seeds(f"fewshot-{shots}", protocol, answers, task, extras))
     return outcomes
 
 
@@ -40,15 +41,15 @@ def labels(task: Task) -> list[Outcome]:
     for share in SHARES:
         draws = [draw_share(task.bank.labels, share, seed=seed) for seed in SEEDS]
         fits = [logistic_probe(_part(task.bank, draw), task.queries.rows, device=task.device) for draw in draws]
-        facts: dict[str, Any] = {
-            "n_fit": len(draws[0]),
-            "n_asked": round(share * len(task.bank)),
-            "penalties": [fit.penalty for fit in fits],
-        }
-        facts["grid_edge"] = any(fit.grid_edge for fit in fits)
-        facts["converged"] = all(fit.converged for fit in fits)
+        used, asked = len(draws[0]), round(share * len(task.bank))
+        edge, converged = any(fit.grid_edge for fit in fits), all(fit.converged for fit in fits)
+        extras = {"n_fit": used, "n_asked": asked, "penalties": [fit.penalty for fit in fits]}
+        extras |= {"grid_edge": edge, "converged": converged}
+        notes = selection_notes(grid_edge=edge, held_out={}, converged=converged) + label_note(used=used, asked=asked)
         protocol = f"linear probe on {share:.0%} of the labels, L-BFGS logistic regression, 3 draws"
-        outcomes.append(_over_seeds(f"labels-{share:.0%}", protocol, [fit.predicted for fit in fits], task, facts))
+        outcomes.append(
+            _over_seeds(f"labels-{share:.0%}", protocol, [fit.predicted for fit in fits], task, extras, notes)
+        )
     return outcomes
 
 
@@ -78,9 +79,16 @@ def _ridge(train: Features, queries: np.ndarray) -> np.ndarray:
     return (asked @ weights + targets.mean(0)).argmax(1)
 
 
-def _over_seeds(name: str, protocol: str, answers: list[np.ndarray], task: Task, facts: dict[str, Any]) -> Outcome:
+def _over_seeds(
+    name: str,
+    protocol: str,
+    answers: list[np.ndarray],
+    task: Task,
+    extras: dict[str, Any],
+    notes: tuple[str, ...] = (),
+) -> Outcome:
     """Mean and standard deviation over the draws; the predictions kept are those of the first."""
     by_seed = [task.grade(predicted)[0] for predicted in answers]
     mean, std = spread(by_seed)
-    facts = facts | {"seeds": list(SEEDS), "by_seed": by_seed, "std": std}
-    return Outcome(name, protocol, task.metric, mean, None, answers[0], facts)
+    extras = extras | {"seeds": list(SEEDS), "by_seed": by_seed, "std": std}
+    return Outcome(name, protocol, task.metric, mean, predicted=answers[0], notes=notes, extras=extras)

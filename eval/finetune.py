@@ -14,6 +14,7 @@ from eval.features import batch_of, labelled
 from eval.linear import held_out, refuse_one_class, strata
 from eval.linear_sgd import cosine, image_batches
 from eval.metrics import accuracy
+from eval.notes import selection_notes
 from eval.task import Outcome, Task
 from zoo.images.image_set import ImageSet
 from zoo.model.encoder import Encoder
@@ -54,15 +55,13 @@ def finetune(task: Task) -> list[Outcome]:
     rate, decay = max(scores, key=scores.__getitem__)
     network = train(task, index, Schedule(rate, decay / rate, steps))
     predicted = answers(network, task.test, labelled(task.test), task)
-    value, ci95 = task.grade(predicted)
-    facts = {
-        "rate": rate,
-        "decay": decay,
-        "grid_edge": rate in (RATES[0], RATES[-1]),
-        "held_out": {f"{r:g}, {d:g}": score for (r, d), score in scores.items()},
-    }
+    value, interval = task.grade(predicted)
+    edge, held = rate in (RATES[0], RATES[-1]), {f"{r:g}, {d:g}": score for (r, d), score in scores.items()}
+    extras = {"rate": rate, "decay": decay, "grid_edge": edge, "held_out": held}
+    notes = selection_notes(grid_edge=edge, held_out=held)
     protocol = f"fine-tuning{kind}, {steps} steps of {BATCH} images, rate and decay chosen on 10 % of train"
-    return [Outcome(f"finetune-{steps}", protocol, task.metric, value, ci95, predicted, facts)]
+    name = f"finetune-{steps}"
+    return [Outcome(name, protocol, task.metric, value, interval, predicted, notes=notes, extras=extras)]
 
 
 def train(task: Task, index: np.ndarray, schedule: Schedule, *, seed: int = 0) -> nn.Sequential:

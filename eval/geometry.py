@@ -32,8 +32,7 @@ def geometry(task: Task) -> list[Outcome]:
         ),
     }
     protocol = f"geometry of the {task.test.split} features"
-    facts = {"unit": ""}
-    return [Outcome(name, protocol, metric, value, None, None, facts) for name, (metric, value) in measures.items()]
+    return [Outcome(name, protocol, metric, value, unit="") for name, (metric, value) in measures.items()]
 
 
 def some_rows(rows: np.ndarray, *, most: int = PAIRS_OF, seed: int = 0) -> np.ndarray:

@@ -86,7 +86,21 @@ def knn(task: Task) -> list[Outcome]:
     ks = sorted({k for k, _ in predicted})
     shares = {t: {str(k): task.grade(predicted[k, t])[0] for k in ks} for t in TEMPERATURES}
     headline = HEADLINE_K if HEADLINE_K in ks else max(ks)
-    facts = {"by_k": shares[TEMPERATURE], "by_temperature": {str(t): by_k for t, by_k in shares.items()}}
+    extras = {"by_k": shares[TEMPERATURE], "by_temperature": {str(t): by_k for t, by_k in shares.items()}}
     protocol = f"k-NN, cosine, k = {headline}, T = {TEMPERATURE}, weighted votes"
     classes = predicted[headline, TEMPERATURE]
-    return [Outcome("knn", protocol, task.metric, *task.grade(classes), classes, facts)]
+    value, interval = task.grade(classes)
+    columns = {f"k = {k}": share for k, share in shares[TEMPERATURE].items()}
+    details = _best_of(shares, value)
+    return [
+        Outcome("knn", protocol, task.metric, value, interval, classes, columns=columns, details=details, extras=extras)
+    ]
+
+
+def _best_of(shares: dict[float, dict[str, float]], headline: float) -> tuple[str, ...]:
+    """What k and T chosen on the test images would give, where that is more than the headline."""
+    cells = {(t, k): share for t, by_k in shares.items() for k, share in by_k.items()}
+    t, k = max(cells, key=cells.__getitem__)
+    if cells[t, k] <= headline:
+        return ()
+    return (f"at best {100 * cells[t, k]:.2f} % (k = {k}, T = {t}), but chosen on the test images.",)

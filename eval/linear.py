@@ -17,6 +17,7 @@ from eval.average_precision import mean_average_precision
 from eval.features import Features
 from eval.logistic import Line, fit_line, second_moment
 from eval.metrics import accuracy
+from eval.notes import selection_notes
 from eval.task import Outcome, Task
 from zoo.errors import BadData
 
@@ -57,15 +58,17 @@ def ridge(task: Task) -> list[Outcome]:
 
 
 def _outcome(name: str, protocol: str, fit: Fit, task: Task) -> Outcome:
-    value, ci95 = task.grade(fit.predicted)
-    facts = {
+    value, interval = task.grade(fit.predicted)
+    held_out = {f"{penalty:.3g}": score for penalty, score in fit.held_out.items()}
+    extras = {
         "penalty": fit.penalty,
         "grid_edge": fit.grid_edge,
         "steps": fit.steps,
         "converged": fit.converged,
-        "held_out": {f"{penalty:.3g}": score for penalty, score in fit.held_out.items()},
+        "held_out": held_out,
     }
-    return Outcome(name, protocol, task.metric, value, ci95, fit.predicted, facts)
+    notes = selection_notes(grid_edge=fit.grid_edge, held_out=held_out, converged=fit.converged)
+    return Outcome(name, protocol, task.metric, value, interval, fit.predicted, notes=notes, extras=extras)
 
 
 def logistic_probe(

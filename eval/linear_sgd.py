@@ -1,7 +1,7 @@
 """The linear probe by SGD: all learning rates in one batched pass, and MoCo's recipe to the letter."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from eval.augment import crop_and_mirror
 from eval.features import labelled
 from eval.linear import held_out, mean_and_scale, refuse_one_class
+from eval.notes import divergence_note, selection_notes
 from eval.task import Outcome, Task
 from zoo.images.image_set import ImageSet
 from zoo.model.encoder import Encoder
@@ -49,11 +50,12 @@ def linear_sgd(task: Task) -> list[Outcome]:
     """
     refuse_one_class(task.bank.labels)
     chosen_on = held_out(task.bank.labels)
-    best, facts = _choice(*_on_features(task, ~chosen_on, RATES), task, chosen_on)
-    (heads, scaled), facts["n_fit"] = _on_features(task, np.full(len(task.bank), True), (RATES[best],)), len(task.bank)
+    best, extras = _choice(*_on_features(task, ~chosen_on, RATES), task, chosen_on)
+    heads, scaled = _on_features(task, np.full(len(task.bank), True), (RATES[best],))
+    extras["n_fit"] = len(task.bank)
     predicted = heads.predict(scaled(task.queries.rows))[:, 0].cpu().numpy()
     protocol = "linear probe, SGD, 13 rates at once, standardised, rate chosen on 10 % of train, then all of train"
-    return [_outcome("linear-sgd", protocol, predicted, task, facts)]
+    return [_outcome("linear-sgd", protocol, predicted, task, extras)]
 
 
 def _on_features(task: Task, chosen: np.ndarray, rates: tuple[float, ...]) -> tuple[Heads, Standardisation]:
@@ -75,10 +77,10 @@ def linear_augmented(task: Task) -> list[Outcome]:
     batches = ((scaled(x), y) for x, y in images)
     heads = train_heads(batches, task.bank.rows.shape[1], task.classes, rates=RATES, steps=steps, schedule=cosine)
     protocol = "linear probe, SGD, 13 rates at once, standardised, crops and flips, rate chosen on 10 % of train"
-    best, facts = _choice(heads, scaled, task, chosen_on)
-    facts["n_fit"] = int(np.count_nonzero(~chosen_on))
+    best, extras = _choice(heads, scaled, task, chosen_on)
+    extras["n_fit"] = int(np.count_nonzero(~chosen_on))
     predicted = heads.predict(scaled(task.queries.rows))[:, best].cpu().numpy()
-    return [_outcome("linear-augmented", protocol, predicted, task, facts)]
+    return [_outcome("linear-augmented", protocol, predicted, task, extras)]
 
 
 def linear_moco(task: Task) -> list[Outcome]:
@@ -105,8 +107,8 @@ def _network(task: Task) -> Encoder:
     return task.encoder
 
 
-def _choice(heads: Heads, scaled: Standardisation, task: Task, chosen_on: np.ndarray) -> tuple[int, dict[str, object]]:
-    """Which head is best on the held-out part of train, and what is told about it."""
+def _choice(heads: Heads, scaled: Standardisation, task: Task, chosen_on: np.ndarray) -> tuple[int, dict[str, Any]]:
+    """Which head is best on the held-out part of train, and the extras of the choice."""
     right = heads.predict(scaled(task.bank.rows[chosen_on])).cpu().numpy() == task.bank.labels[chosen_on, None]
     scores = right.mean(0)
     best = int(scores.argmax())
@@ -114,9 +116,12 @@ def _choice(heads: Heads, scaled: Standardisation, task: Task, chosen_on: np.nda
     return best, {"rate": RATES[best], "grid_edge": best in (0, len(RATES) - 1), "held_out": held}
 
 
-def _outcome(name: str, protocol: str, predicted: np.ndarray, task: Task, facts: dict[str, object]) -> Outcome:
-    value, ci95 = task.grade(predicted)
-    return Outcome(name, protocol, task.metric, value, ci95, predicted, facts)
+def _outcome(name: str, protocol: str, predicted: np.ndarray, task: Task, extras: dict[str, Any]) -> Outcome:
+    value, interval = task.grade(predicted)
+    notes = divergence_note(extras.get("diverged"))
+    if "held_out" in extras:
+        notes += selection_notes(grid_edge=extras["grid_edge"], held_out=extras["held_out"])
+    return Outcome(name, protocol, task.metric, value, interval, predicted, notes=notes, extras=extras)
 
 
 def _standardisation(rows: np.ndarray, device: str | torch.device) -> Standardisation:

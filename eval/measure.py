@@ -1,25 +1,27 @@
-"""All protocols of one encoder on one data set, as rows that hold everything that belongs beside a number."""
+"""All protocols of one encoder on one data set."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 
 import torch
 
 from eval.contestants import Contestant, fingerprint
 from eval.geometry import channel_std
+from eval.notes import COLLAPSED_NOTE
 from eval.protocols import PROTOCOLS, Protocol
 from eval.report import draw
+from eval.result import MeasuredEncoder, Provenance, Result
 from eval.results import Results
 from eval.sources import Processes, Source, features_of
-from eval.tables import Row
-from eval.task import Task
-from zoo.errors import BadData
+from eval.task import Outcome, Task
+from zoo.errors import BadData, ZooError
 from zoo.model.encoder import Encoder, accelerator_name
 from zoo.provenance import command, hardware, today, versions
 
 COLLAPSED = 1e-3  # channel_std below it: the features are one point
+FAILURES = (ZooError, ArithmeticError, ValueError, RuntimeError, MemoryError)  # of a protocol, whatever the input
+ADVICE = "Change what it names, or leave this protocol out"
 
 
 def measure(
@@ -32,9 +34,10 @@ def measure(
     pictures: bool,
     device: str | torch.device,
     group: Processes,
-) -> list[Row]:
-    """The rows, those that `results` has already from there; none but for the first process.
+) -> list[Result]:
+    """The results, those that `results` has already from there; none but for the first process.
 
+    A protocol that fails is a result without a value, and the others go on.
     Raises BadData if the encoder changes on the way.
     """
     source = source.seen_by(contestant.encoder)
@@ -43,61 +46,97 @@ def measure(
         contestant.encoder, source.train, source.test, bank, queries, source.classes, device, finetune_steps,
         source.metric,
     )  # fmt: skip
-    rows: list[Row] = []
+    found: list[Result] = []
     for name in protocols if group.rank == 0 else ():
         protocol = PROTOCOLS[name]
         if protocol.trains_on_images and not isinstance(contestant.encoder, Encoder):
             continue
         steps = finetune_steps if name == "finetune" else None
         key = [name, protocol.version, contestant.label, contestant.sha256, *_shape(task), *source.sha256, steps]
-        rows += results.once(key, partial(_rows, contestant, source, task, protocol, results))
+        try:
+            found += results.once(key, partial(_measured, name, contestant, source, task, results))
+        except _Failed as failed:
+            found.append(_result(failed.outcome, protocol, contestant, source, task, failure=failed.reason))
     if isinstance(contestant.encoder, Encoder) and fingerprint(contestant.encoder) != contestant.sha256:
         raise BadData(f"{contestant.label} changed while it was measured; is a layer in training mode?")
     if pictures:
-        draw(rows, task, results)
+        draw(found, task, results)
     group.wait()
-    return rows
+    return found
+
+
+class _Failed(Exception):
+    """A protocol could not measure."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome, self.reason = outcome, reason
 
 
 def _shape(task: Task) -> tuple[int, int]:
     return task.encoder.image_size, task.bank.rows.shape[1]
 
 
-def _rows(contestant: Contestant, source: Source, task: Task, protocol: Protocol, results: Results) -> list[Row]:
-    """One protocol's outcomes; what they predicted is kept beside them."""
-    started = time.process_time()
-    outcomes = protocol.measure(task)
+def _measured(name: str, contestant: Contestant, source: Source, task: Task, results: Results) -> list[Result]:
+    """One protocol's results; what they predicted is kept beside them. Raises _Failed."""
+    protocol, started = PROTOCOLS[name], time.process_time()
+    try:
+        outcomes = protocol.measure(task)
+    except FAILURES as error:
+        kind = "" if isinstance(error, ZooError) else f"{type(error).__name__}: "
+        reason = " ".join(f"{kind}{error}".split())
+        raise _Failed(Outcome(name, name, task.metric, float("nan")), f"{reason}. {ADVICE}") from error
     seconds = round(time.process_time() - started, 2)
-    spread = channel_std(task.queries.rows)
-    rows = []
+    found = []
     for outcome in outcomes:
-        row = {
-            "key": f"{outcome.name}/{source.name}/{contestant.label}/{len(task.bank)}/{len(task.queries)}",
-            "protocol": outcome.protocol,
-            "protocol_version": protocol.version,
-            "encoder": contestant.label,
-            "encoder_sha256": contestant.sha256,
-            "weights_sha256": contestant.weights_sha256,
-            "feature": contestant.feature,
-            "image_size": task.encoder.image_size,
-            "dim": task.bank.rows.shape[1],
-            "collapsed": bool(spread < COLLAPSED),
-            "dataset": source.name,
-            "metric": outcome.metric,
-            "unit": "share",
-            "value": outcome.value,
-            "ci95": list(outcome.ci95) if outcome.ci95 else None,
-            "n_train": len(task.bank),
-            "n_test": len(task.queries),
-            **asdict(source.counts),
-            "data_sha256": list(source.sha256),
-            "cpu_seconds": seconds,
-            "hardware": hardware(accelerator_name(task.device)),
-            "date": today(),
-            "versions": versions(),
-            "command": command(),
-        }
-        rows.append(row | outcome.facts)
+        found.append(_result(outcome, protocol, contestant, source, task, cpu_seconds=seconds))
         if outcome.predicted is not None:
-            results.keep_predictions(row, outcome.predicted, task.queries.labels)
-    return rows
+            results.keep_predictions(found[-1], outcome.predicted, task.queries.labels)
+    return found
+
+
+def _result(
+    outcome: Outcome,
+    protocol: Protocol,
+    contestant: Contestant,
+    source: Source,
+    task: Task,
+    *,
+    failure: str = "",
+    cpu_seconds: float | None = None,
+) -> Result:
+    """An outcome with the encoder, the images and the circumstances it was measured with."""
+    collapsed = channel_std(task.queries.rows) < COLLAPSED
+    encoder = MeasuredEncoder(
+        name=contestant.label,
+        sha256=contestant.sha256,
+        weights_sha256=contestant.weights_sha256,
+        feature=contestant.feature,
+        image_size=task.encoder.image_size,
+        dim=task.bank.rows.shape[1],
+    )
+    provenance = Provenance(
+        hardware=hardware(accelerator_name(task.device)),
+        date=today(),
+        versions=versions(),
+        command=command(),
+        cpu_seconds=cpu_seconds,
+    )
+    return Result(
+        key=f"{outcome.name}/{source.name}/{contestant.label}/{len(task.bank)}/{len(task.queries)}",
+        protocol=outcome.protocol,
+        version=protocol.version,
+        metric=outcome.metric,
+        unit=outcome.unit,
+        value=None if failure else outcome.value,
+        interval=outcome.interval,
+        encoder=encoder,
+        data=source.measured,
+        collapsed=bool(collapsed),
+        columns=outcome.columns,
+        notes=(COLLAPSED_NOTE,) * bool(collapsed) + outcome.notes,
+        details=outcome.details,
+        failure=failure,
+        provenance=provenance,
+        extras=outcome.extras,
+    )

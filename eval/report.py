@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from eval.plots import confusion_png, map_png, neighbours_png, per_class_png, spectrum_png
-from eval.results import Results
-from eval.tables import Row, notes, sections
+from eval.result import Result
+from eval.results import Results, file_stem
+from eval.tables import details, notes, sections
 from eval.task import Task
 
 FEWEST_MAPPED = 5  # images; t-SNE of fewer says nothing
@@ -27,17 +28,17 @@ img { max-width: 100%; vertical-align: top } figure { display: inline-block; mar
 """
 
 
-def draw(rows: Sequence[Row], task: Task, results: Results) -> None:
+def draw(found: Sequence[Result], task: Task, results: Results) -> None:
     """Pictures of one encoder on one data set, into `plots/`; those of classes show the first protocol with answers.
 
     Where an image may be of several classes, there is no map of them, and none is taken for another.
     """
-    if results.folder is None or not rows:
+    if results.folder is None or not found:
         return
-    stem = picture_stem(rows[0])
-    answered = ((row, found) for row in rows if (found := results.predictions(row)) is not None)
-    row, predicted = next(answered, (rows[0], None))
-    by = row["protocol"].split(",")[0]
+    stem = picture_stem(found[0])
+    answered = ((one, classes) for one in found if (classes := results.predictions(one)) is not None)
+    first, predicted = next(answered, (found[0], None))
+    by = first.protocol.split(",")[0]
     results.once_file(f"plots/{stem}-neighbours.png", lambda: neighbours_png(task))
     one_class = task.queries.labels.ndim == 1
     if one_class and len(task.queries) >= FEWEST_MAPPED:
@@ -49,27 +50,32 @@ def draw(rows: Sequence[Row], task: Task, results: Results) -> None:
         results.once_file(f"plots/{stem}-classes.png", lambda: per_class_png(predicted, task, by=by))
 
 
-def picture_stem(row: Row) -> str:
-    """What the pictures of a row's encoder and data are called, before the kind of picture."""
-    return Results.file_stem(row | {"key": f"{row['dataset']}/{row['encoder']}"})
+def picture_stem(result: Result) -> str:
+    """What the pictures of a result's encoder and data are called, before the kind of picture."""
+    return file_stem(result, f"{result.data.name}/{result.encoder.name}")
 
 
-def html(rows: Sequence[Row], pictures: Mapping[str, bytes]) -> str:
+def html(results: Sequence[Result], pictures: Mapping[str, bytes]) -> str:
     """The page. pictures: PNGs by the name that `draw` gave them."""
-    parts = [f"<h2>{escape(title)}</h2>{_table(cells)}" for title, cells in sections(rows)]
-    parts += ["<ul>", *(f"<li>{escape(note.removeprefix('- '))}</li>" for note in notes(rows)), "</ul>"]
-    for stem, row in {picture_stem(row): row for row in rows}.items():
+    parts = [f"<h2>{escape(title)}</h2>{_table(cells)}" for title, cells in sections(results)]
+    parts.append(_list(notes(results)))
+    if remarks := details(results):
+        parts.append(f"<details><summary>Remarks</summary>{_list(remarks)}</details>")
+    for stem, one in {picture_stem(one): one for one in results}.items():
         mine = {name: png for name, png in pictures.items() if name.startswith(f"{stem}-")}
         if mine:
-            parts.append(f"<h2>{escape(row['encoder'])} on {escape(row['dataset'])}</h2>")
+            parts.append(f"<h2>{escape(one.encoder.name)} on {escape(one.data.name)}</h2>")
             kinds = {name.removeprefix(f"{stem}-").removesuffix(".png"): png for name, png in mine.items()}
             parts += [_figure(caption, kinds[kind]) for kind, caption in CAPTIONS.items() if kind in kinds]
-    made = (
-        f"<p>{escape(rows[0]['date'])} · {escape(rows[0]['hardware'])} · <code>{escape(rows[0]['command'])}</code></p>"
-    )
+    made = results[0].provenance
+    origin = f"<p>{escape(made.date)} · {escape(made.hardware)} · <code>{escape(made.command)}</code></p>"
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>Evaluation</title>'
     head += f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-    return f"{head}<h1>Evaluation</h1>{made}{''.join(parts)}</html>\n"
+    return f"{head}<h1>Evaluation</h1>{origin}{''.join(parts)}</html>\n"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "".join(["<ul>", *(f"<li>{escape(line.removeprefix('- '))}</li>" for line in lines), "</ul>"])
 
 
 def _table(cells: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""The folder of one evaluation: rows as they are measured, predictions beside them, tables last."""
+"""The folder of one evaluation: results as they are measured, predictions beside them, tables of all."""
 
 import hashlib
 import io
@@ -12,11 +12,10 @@ from zipfile import BadZipFile
 import numpy as np
 
 from eval.own_card import writable
-from eval.tables import COLUMNS, MORE_COLUMNS, Row, csv_text, markdown
+from eval.result import Result
+from eval.tables import csv_text, markdown
 from zoo.errors import CorruptFile, ZooError
 from zoo.files import make_folder, write_bytes
-
-NEEDED = frozenset({"key", "encoder_sha256", "data_sha256", *COLUMNS, *MORE_COLUMNS}) - {"low", "high", "std"}
 
 
 class Results:
@@ -35,65 +34,58 @@ class Results:
             if not writable(self.folder / "rows"):
                 raise ZooError(f"cannot write into {self.folder}; give another folder with --out")
 
-    def once(self, key: list[Any], measure: Callable[[], list[Row]]) -> list[Row]:
-        """The rows of `key`: from an earlier run if it got that far, else measured and kept.
+    def once(self, key: list[Any], measure: Callable[[], list[Result]]) -> list[Result]:
+        """The results of `key`: from an earlier run if it got that far, else measured and kept.
 
-        If another process has measured the same meanwhile, its rows stand.
+        If another process has measured the same meanwhile, its results are taken.
         """
         if self.folder is None:
             return measure()
         path = self.folder / "rows" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
         if path.is_file():
-            return read_rows(path)
-        rows = measure()
+            return read_results(path)
+        found = measure()
         if not path.is_file():
-            write_bytes(path, json.dumps(rows, indent=1, allow_nan=False).encode())
-        return read_rows(path)
+            write_bytes(path, _json(found).encode())
+        return read_results(path)
 
     def once_file(self, name: str, make: Callable[[], bytes]) -> None:
         """Write the file `name` of the folder, unless an earlier run has."""
         if self.folder is not None and not (self.folder / name).is_file():
             write_bytes(self.folder / name, make())
 
-    def keep_predictions(self, row: Row, predicted: np.ndarray, labels: np.ndarray) -> None:
+    def keep_predictions(self, result: Result, predicted: np.ndarray, labels: np.ndarray) -> None:
         """The classes (n_test,) predicted and true, for `eval.compare` and the plots."""
         if self.folder is None:
             return
         content = io.BytesIO()
-        np.savez(content, predicted=predicted, labels=labels, data_sha256=np.array(row["data_sha256"]))
-        write_bytes(self._predictions_path(row), content.getvalue())
+        np.savez(content, predicted=predicted, labels=labels, data_sha256=np.array(result.data.sha256))
+        write_bytes(self._predictions_path(result), content.getvalue())
 
-    def predictions(self, row: Row) -> np.ndarray | None:
+    def predictions(self, result: Result) -> np.ndarray | None:
         """The classes (n_test,) that were predicted; None for a protocol that predicts none."""
-        path = self._predictions_path(row)
+        path = self._predictions_path(result)
         if not path.is_file():
             return None
         return read_predictions(path)["predicted"]
 
-    def _predictions_path(self, row: Row) -> Path:
+    def _predictions_path(self, result: Result) -> Path:
         assert self.folder is not None
-        return self.folder / "predictions" / f"{self.file_stem(row)}.npz"
+        return self.folder / "predictions" / f"{file_stem(result, result.key)}.npz"
 
-    @staticmethod
-    def file_stem(row: Row) -> str:
-        """A file name for a row, unique to its key, encoder and images."""
-        name = re.sub(r"[^a-zA-Z0-9.@-]+", "_", row["key"])
-        images = hashlib.sha256(" ".join(row["data_sha256"]).encode()).hexdigest()[:6]
-        return f"{name}-{row['encoder_sha256'][:8] or row['image_size']}-{images}"
-
-    def with_earlier(self, rows: list[Row]) -> list[Row]:
-        """`rows`, then those of other calls that the folder keeps, by key. Raises CorruptFile."""
+    def with_earlier(self, results: list[Result]) -> list[Result]:
+        """`results`, then those of other calls that the folder keeps, by key. Raises CorruptFile."""
         paths = sorted((self.folder / "rows").glob("*.json")) if self.folder is not None else []
-        earlier = [row for path in paths for row in read_rows(path) if row not in rows]
-        return rows + sorted(earlier, key=lambda row: (row["key"], row["date"]))
+        earlier = [one for path in paths for one in read_results(path) if one not in results]
+        return results + sorted(earlier, key=lambda one: (one.key, one.provenance.date))
 
-    def write_tables(self, rows: list[Row]) -> None:
-        """results.json, results.csv and results.md, of the same rows."""
+    def write_tables(self, results: list[Result]) -> None:
+        """results.json, results.csv and results.md, of the same results."""
         if self.folder is None:
             return
-        write_bytes(self.folder / "results.json", (json.dumps(rows, indent=1, allow_nan=False) + "\n").encode())
-        write_bytes(self.folder / "results.csv", csv_text(rows).encode())
-        write_bytes(self.folder / "results.md", (markdown(rows) + "\n").encode())
+        write_bytes(self.folder / "results.json", (_json(results) + "\n").encode())
+        write_bytes(self.folder / "results.csv", csv_text(results).encode())
+        write_bytes(self.folder / "results.md", (markdown(results) + "\n").encode())
 
     def pictures(self) -> dict[str, bytes]:
         """The PNGs below plots/ by name."""
@@ -119,15 +111,25 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
         raise CorruptFile(f"{path}: not predictions of eval.score ({error}). Delete it, and measure again") from error
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Rows written by `eval.score`. Raises CorruptFile."""
+def file_stem(result: Result, text: str) -> str:
+    """A file name made of `text`, unique to the encoder and the images of a result."""
+    name = re.sub(r"[^a-zA-Z0-9.@-]+", "_", text)
+    images = hashlib.sha256(" ".join(result.data.sha256).encode()).hexdigest()[:6]
+    return f"{name}-{result.encoder.sha256[:8] or result.encoder.image_size}-{images}"
+
+
+def read_results(path: Path) -> list[Result]:
+    """Results written by `eval.score`. Raises CorruptFile."""
     try:
         rows = json.loads(path.read_text())
         if not all(isinstance(row, dict) for row in rows):
-            raise ValueError("no list of rows")
-        missing = sorted(set().union(*(NEEDED - row.keys() for row in rows)))
-        if missing:
-            raise ValueError(f"{', '.join(missing)} missing; another version wrote it")
-        return rows
+            raise ValueError("no list of results")
+        return [Result.from_row(row, where=path) for row in rows]
+    except CorruptFile as error:
+        raise CorruptFile(f"{error}: delete {path.name}") from error
     except (ValueError, TypeError) as error:
         raise CorruptFile(f"{path}: not results ({error}). Delete it, and measure again") from error
+
+
+def _json(results: list[Result]) -> str:
+    return json.dumps([one.to_row() for one in results], indent=1, allow_nan=False)

@@ -25,17 +25,17 @@ def retrieval(task: Task) -> list[Outcome]:
     refuse_one_class(task.queries.labels, split="test")
     found = search(task.queries, device=task.device)
     shares = found.pop("recall")
-    facts = {**{f"recall@{depth}": share for depth, share in zip(DEPTHS, shares, strict=True)}, **found}
-    asked = len(task.queries) - facts["alone"]
+    extras = {**{f"recall@{depth}": share for depth, share in zip(DEPTHS, shares, strict=True)}, **found}
+    asked = len(task.queries) - extras["alone"]
     recall = f"recall@1, cosine, among the other {task.test.split} images"
     precision = f"mAP@R, cosine, among the other {task.test.split} images"
     means, deviation = spread([_nmi(task.queries, seed) for seed in SEEDS])
     clusters = f"k-means on unit rows, as many clusters as classes, 3 seeds, {task.test.split} images"
-    nmi_facts = {"std": deviation, "seeds": list(SEEDS)}
+    nmi_extras = {"std": deviation, "seeds": list(SEEDS)}
     return [
-        Outcome("recall@1", recall, "recall@1", shares[0], wilson(shares[0], asked), None, facts),
-        Outcome("map@r", precision, "mAP@R", facts["map_at_r"], None, None, {"alone": facts["alone"]}),
-        Outcome("nmi", clusters, "NMI, arithmetic mean", means, None, None, nmi_facts),
+        Outcome("recall@1", recall, "recall@1", shares[0], wilson(shares[0], asked), extras=extras),
+        Outcome("map@r", precision, "mAP@R", extras["map_at_r"], extras={"alone": extras["alone"]}),
+        Outcome("nmi", clusters, "NMI, arithmetic mean", means, extras=nmi_extras),
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from eval.result import MeasuredData
 from zoo.errors import BadData
 from zoo.images.pixels import read_rgb
 from zoo.images.voc import Scene, class_names, read_voc
@@ -21,6 +22,20 @@ class Lists(NamedTuple):
     sha256: tuple[str, str]  # of the images and boxes of each
     unseen: int  # test images with a class that train lacks
     duplicates: int  # test images that train holds, too, byte for byte
+
+    @property
+    def measured(self) -> MeasuredData:
+        """What a result says about the images; one that cannot be decoded would have been refused."""
+        return MeasuredData(
+            name=self.name,
+            sha256=self.sha256,
+            n_train=len(self.train),
+            n_test=len(self.test),
+            skipped=0,
+            unlabelled=0,
+            unseen=self.unseen,
+            duplicates=self.duplicates,
+        )
 
     @property
     def classes(self) -> list[str]:

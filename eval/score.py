@@ -2,7 +2,7 @@
 
     python -m eval.score runs/simco-r18-cifar100 --data cifar100=DIR --protocol knn,linear --out results/cifar100
 
-A model that came with the package or from the Hub keeps its card as it is: its rows go to the tables and `--out` alone.
+A model that came with the package or from the Hub keeps its card as it is: its results are in the tables and `--out`.
 Every model of the zoo brings two baselines under the same protocol: the raw pixels, and the same network at random
 initialisation. The test split is read once and decides nothing. `accelerate launch -m eval.score ...` extracts the
 features with all processes; the first one does the rest.
@@ -27,12 +27,13 @@ import tyro
 from eval.command import at_least_one
 from eval.contestants import Contestant, baselines, is_of_the_zoo, open_contestant
 from eval.measure import measure
-from eval.own_card import add_rows, is_ours
+from eval.own_card import add_results, is_ours
 from eval.protocols import expand
 from eval.report import html
+from eval.result import Result
 from eval.results import Results
 from eval.sources import Processes, open_source
-from eval.tables import Row, markdown
+from eval.tables import markdown
 from zoo.files import write_bytes
 from zoo.hub.resolve import locate
 from zoo.hub.store import read_card
@@ -52,14 +53,16 @@ def score(
     pictures: bool = False,
     device: str | torch.device = "cpu",
     processes: Processes | None = None,
-) -> list[Row]:
-    """Measure models and their baselines; the rows are returned, and written into the cards that `is_ours` allows.
+) -> list[Result]:
+    """Measure models and their baselines; results are returned, and written into the cards that `is_ours` allows.
 
     models: whatever `eval.contestants.open_contestant` takes. data: where each data set to measure on lies (as for
     `open_images`); by default the model's own. max_train, max_test: use random subsets of these sizes; the rows say so.
-    out: a folder that keeps every row and its predictions; what it has already is not measured again.
+    out: a folder that keeps every result and its predictions, and tables and report.html of all that is finished; what
+    it has already is not measured again.
     pictures: draw into `out/plots`, too.
-    Raises BadData, UnknownName, NoWeights, CorruptFile, ZooError.
+    A protocol that fails is a result without a value that says why, and the others go on.
+    Raises BadData (also if all of them failed), UnknownName, NoWeights, CorruptFile, ZooError.
     """
     at_least_one(max_train=max_train, max_test=max_test, finetune_steps=finetune_steps)
     group, results = processes or Processes(), Results(out)
@@ -70,7 +73,7 @@ def score(
     for dataset, where in places.items():  # before hours go by with the first one
         open_images(dataset, "train", where)
         open_images(dataset, "test", where)
-    rows: list[Row] = []
+    done: list[Result] = []
     for dataset, where in places.items():
         source = open_source(dataset, where, max_train=max_train, max_test=max_test)
         mine = [name for name in names if data or dataset in own_data([name])]
@@ -81,9 +84,20 @@ def score(
             )  # fmt: skip
             if group.rank == 0:
                 for folder in owners:
-                    add_rows(folder, found)
-            rows += found
-    return rows
+                    add_results(folder, found)
+                done += found
+                _write(results, done)
+    if done and all(one.failure for one in done):
+        raise BadData(done[0].failure)
+    return done
+
+
+def _write(results: Results, done: list[Result]) -> None:
+    """Tables and report of everything that the folder has by now."""
+    everything = results.with_earlier(done)
+    if results.folder is not None and everything:
+        results.write_tables(everything)
+        write_bytes(results.folder / "report.html", html(everything, results.pictures()).encode())
 
 
 def own_data(models: Sequence[str | Path]) -> dict[str, Path | None]:
@@ -143,7 +157,7 @@ def main() -> None:
             raise BadData(f"--data {' '.join(data)}: a data set stands there twice; measure them one after the other")
         group = Processes.started()
         device = group.device
-        rows = score(
+        found = score(
             models,
             data=where,
             protocols=protocol,
@@ -156,16 +170,13 @@ def main() -> None:
             processes=group,
         )
         if group.rank == 0:
-            if not rows:
+            if not found:
                 raise BadData(f"nothing was measured: {protocol} trains a network, and {' '.join(models)} has none")
-            results = Results(out)
-            kept = results.with_earlier(rows)
-            results.write_tables(kept)
-            if out is not None and kept:
-                write_bytes(out / "report.html", html(kept, results.pictures()).encode())
-            print(markdown(rows))
+            print(markdown(found))
             for model in models:
                 _tell_unwritten(model)
+            if failed := sum(bool(one.failure) for one in found):
+                raise BadData(f"{failed} of {len(found)} measurements failed; the notes below the tables say why")
 
     parse_and_call(command_line, prog="zoo score", stopped="with --out FOLDER, the same command goes on from there")
 
@@ -175,7 +186,8 @@ def _tell_unwritten(model: str) -> None:
     folder = locate(model) if is_of_the_zoo(model) else None
     if folder and not is_ours(model, folder):
         print(
-            f"{model} is not yours to change: its card stays as it is. --out FOLDER keeps these rows", file=sys.stderr
+            f"{model} is not yours to change: its card stays as it is. --out FOLDER keeps these results",
+            file=sys.stderr,
         )
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from eval.seeds import results_of
 from eval.tables import markdown
 from zoo.errors import BadData, ZooError
 from zoo.files import write_bytes
@@ -23,18 +24,15 @@ def cards_inside() -> list[Card]:
 
 
 def scoreboard(cards: Iterable[Card]) -> str:
-    """How each model was trained, then a table for each protocol: every row of the cards, a shared baseline once."""
+    """How each model was trained, then a table for each protocol: every result of the cards, a shared baseline once."""
     cards = list(cards)
     heads = "| checkpoint | trained | by | of the recipe is published |\n| --- | --- | --- | --- |"
     trained = [
         f"| `{card.name}` | {_training(card)} | `{card.training['command']}` | {card.expects} |" for card in cards
     ]
-    rows = {
-        (row["key"], row["encoder_sha256"]): row | {"by_temperature": {}}  # the best of each is for its own results.md
-        for card in cards
-        for row in card.results
-    }
-    return "\n\n".join(["\n".join([heads, *trained]), markdown(list(rows.values()))])
+    results = [one for card in cards for one in results_of(card, card.results)]
+    once = {(one.key, one.encoder.sha256): one for one in results}
+    return "\n\n".join(["\n".join([heads, *trained]), markdown(list(once.values()))])
 
 
 def _training(card: Card) -> str:

@@ -7,6 +7,7 @@ of them have been measured by `eval.score`, the runs in every way that the model
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,67 +18,64 @@ from zoo.command_line import parse_and_call, run_command
 if __name__ == "__main__":
     run_command("eval.seeds", extra="eval")
 
-from eval.own_card import add_rows, is_ours, writable
-from eval.tables import Row, markdown, over_seeds
-from zoo.errors import BadData, CorruptFile, ZooError
+from eval.notes import IN_ONE_RUN
+from eval.own_card import add_results, is_ours, writable
+from eval.result import Provenance, Result, Row
+from eval.tables import markdown, over_seeds
+from zoo.errors import BadData, ZooError
 from zoo.hub.resolve import locate
 from zoo.hub.store import read_card
 from zoo.model.card import Card
 from zoo.provenance import command, today, versions
 
-SAME = (
-    "protocol", "protocol_version", "dataset", "metric", "feature", "image_size", "n_train", "n_test", "data_sha256",
-)  # fmt: skip
-KEPT = ("encoder", "dim", "unit", "skipped", "unlabelled", "unseen", "duplicates", "hardware", *SAME)
-NEEDED = frozenset({*KEPT, "value", "encoder_sha256", "weights_sha256", "collapsed", "ci95"})
 SAME_TRAINING = ("steps", "images", "data_sha256", "precision")
 
 
-def mean_rows(card: Card, runs: Sequence[Card]) -> list[Row]:
-    """Rows for `card`: of each number of its own weights, the mean and standard deviation (n - 1) over the runs.
+def mean_results(card: Card, runs: Sequence[Card]) -> list[Result]:
+    """Results for `card`: of each number of its own weights, the mean and standard deviation (n - 1) over the runs.
 
     Raises BadData for fewer than two runs, for runs that differ in more than their seeds or share one, and for numbers
     that were not all measured; CorruptFile.
     """
     _check(card, runs)
-    return [_mean_row(row, [_twin(row, trained) for trained in runs], runs) for row in whole(card, card.measured)]
+    of_runs = [(trained, results_of(trained, trained.measured)) for trained in runs]
+    mine = results_of(card, card.measured)
+    return [_mean(one, [_twin(one, trained, found) for trained, found in of_runs], runs) for one in mine]
 
 
-def whole(card: Card, rows: Sequence[Row]) -> Sequence[Row]:
-    """`rows` of `card`, if they have all that is looked at here. Raises CorruptFile."""
-    for row in rows:
-        if missing := sorted(NEEDED - row.keys()):
-            raise CorruptFile(
-                f"the card of {card.name}: {row['key']} lacks {', '.join(missing)}; another version wrote it. Measure "
-                "again with eval.score, then eval.seeds"
-            )
-    return rows
+def results_of(card: Card, rows: Sequence[Row]) -> list[Result]:
+    """`rows` of `card` as results. Raises CorruptFile."""
+    return [Result.from_row(row, where=f"the card of {card.name}") for row in rows]
 
 
-def measured_alike(row: Row) -> tuple[object, ...]:
+def measured_alike(one: Result) -> tuple[object, ...]:
     """Equal for numbers that may be averaged or compared."""
-    return tuple(row[key] for key in SAME)
+    encoder, data = one.encoder, one.data
+    images = (data.name, data.n_train, data.n_test, data.sha256)
+    return one.protocol, one.version, one.metric, encoder.feature, encoder.image_size, *images
 
 
-def _mean_row(row: Row, twins: Sequence[Row], runs: Sequence[Card]) -> Row:
+def _mean(one: Result, twins: Sequence[Result], runs: Sequence[Card]) -> Result:
     mean = over_seeds(twins)
-    return {key: mean[key] for key in (*KEPT, "value", "std", "trained", "started")} | {
-        "key": f"seeds/{row['key']}",
-        "protocol": f"{row['protocol']}; mean ± std over trainings",
-        "encoder_sha256": "",  # of several
-        "weights_sha256": "",
-        "collapsed": any(twin["collapsed"] for twin in twins),
-        "grid_edge": any(twin.get("grid_edge") for twin in twins),
-        "converged": all(twin.get("converged", True) for twin in twins),
-        "ci95": None,
-        "trainings": {
-            str(trained.recipe["seed"]): {"value": twin["value"], "weights_sha256": twin["weights_sha256"]}
-            for trained, twin in zip(runs, twins, strict=True)
-        },
-        "date": today(),
-        "versions": versions(),
-        "command": command(),
+    trainings = {
+        str(trained.recipe["seed"]): {"value": twin.value, "weights_sha256": twin.encoder.weights_sha256}
+        for trained, twin in zip(runs, twins, strict=True)
     }
+    notes = dict.fromkeys(f"{IN_ONE_RUN}{note}" for twin in twins for note in twin.notes)
+    kept = {key: mean.extras[key] for key in ("std", "trained", "started")}
+    return replace(
+        mean,
+        key=f"seeds/{one.key}",
+        protocol=f"{one.protocol}; mean ± std over trainings",
+        interval=None,
+        encoder=replace(mean.encoder, sha256="", weights_sha256=""),  # of several
+        collapsed=any(twin.collapsed for twin in twins),
+        columns={},
+        notes=tuple(notes),
+        details=(),
+        provenance=Provenance(hardware=mean.provenance.hardware, date=today(), versions=versions(), command=command()),
+        extras=kept | {"trainings": trainings},
+    )
 
 
 def _check(card: Card, runs: Sequence[Card]) -> None:
@@ -107,15 +105,16 @@ def _differences(card: Card, trained: Card) -> list[str]:
     return [f"{key} {its.get(key)}, not {ours.get(key)}" for key in keys if its.get(key) != ours.get(key)]
 
 
-def _twin(row: Row, trained: Card) -> Row:
-    """The row of `trained` that was measured as `row` was, of the weights that it has now."""
-    for other in whole(trained, trained.measured):
-        of_these = trained.weights is not None and other["weights_sha256"] == trained.weights.sha256
-        if of_these and measured_alike(other) == measured_alike(row):
+def _twin(one: Result, trained: Card, found: Sequence[Result]) -> Result:
+    """The result of `trained`, among those `found` in its card, that was measured as `one` was, of its weights now."""
+    for other in found:
+        of_these = trained.weights is not None and other.encoder.weights_sha256 == trained.weights.sha256
+        if of_these and measured_alike(other) == measured_alike(one):
             return other
+    data = one.data
     raise BadData(
-        f"the run of seed {trained.recipe['seed']} was not measured by {row['protocol']} on the same "
-        f"{row['n_train']:,} / {row['n_test']:,} images of {row['dataset']}; measure it by eval.score as the model was"
+        f"the run of seed {trained.recipe['seed']} was not measured by {one.protocol} on the same "
+        f"{data.n_train:,} / {data.n_test:,} images of {data.name}; measure it by eval.score as the model was"
     )
 
 
@@ -138,8 +137,8 @@ def main() -> None:
                 if writable(folder)
                 else f"cannot write into {folder}; nothing was changed"
             )
-        rows = mean_rows(read_card(folder), [read_card(one) for one in runs])
-        add_rows(folder, rows)
-        print(markdown(rows))
+        means = mean_results(read_card(folder), [read_card(one) for one in runs])
+        add_results(folder, means)
+        print(markdown(means))
 
     parse_and_call(command_line, prog="zoo seeds", stopped="nothing was written")

@@ -11,23 +11,13 @@ import torch
 from eval.cache import cached_features
 from eval.contestants import Contestant
 from eval.features import Features, PixelEncoder, extract, has_label
+from eval.result import MeasuredData
 from zoo.errors import BadData
 from zoo.images.dataset import Metric, dataset_row
 from zoo.images.image_set import ImageSet
 from zoo.images.opening import open_images
 from zoo.model.encoder import Encoder
 from zoo.processes import check_launch, processes_asked_for, starting
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What stands in a row about images that could harm or flatter its number."""
-
-    skipped: int  # could not be decoded
-    unlabelled: int  # have the label -1 and are left out
-    difficult: int  # of several labels of the labelled images, those that are -1: left out of that class alone
-    unseen: int  # test images of a class that train lacks: they are kept
-    duplicates: int  # test images that train holds, too, pixel for pixel
 
 
 @dataclass(frozen=True)
@@ -38,7 +28,7 @@ class Source:
     train: ImageSet
     test: ImageSet
     classes: int
-    counts: Counts
+    measured: MeasuredData  # n_train and n_test: images with a label
 
     @property
     def sha256(self) -> tuple[str, str]:
@@ -90,26 +80,30 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
         only = sorted(set(train.classes) ^ set(test.classes)) or "the order"
         raise BadData(f"{name}: train and test do not have the same classes; different: {only}")
     train, test = in_one_order(train.sample(max_train)), in_one_order(test.sample(max_test))
-    counts = Counts(
+    known = [has_label(part.labels) for part in (train, test)]
+    data = MeasuredData(
+        name=name,
+        sha256=(train.digest, test.digest),
+        n_train=int(known[0].sum()),
+        n_test=int(known[1].sum()),
         skipped=len(train.skipped) + len(test.skipped),
-        unlabelled=sum(int((~has_label(part.labels)).sum()) for part in (train, test)),
+        unlabelled=sum(int((~part).sum()) for part in known),
         difficult=sum(int((part.labels[has_label(part.labels)] < 0).sum()) for part in (train, test)),
         unseen=unseen(train.labels, test.labels),
         duplicates=duplicates(train, test),
     )
-    some = np.count_nonzero(has_label(test.labels))
-    if counts.unseen and counts.unseen == some and len(np.unique(train.labels)) > 1:  # one class has its own refusal
+    if data.unseen and data.unseen == data.n_test and len(np.unique(train.labels)) > 1:  # one class has its own refusal
         raise BadData(
             f"{name}: no test image is of a class that train has, so nothing could be right. Are the class folders of "
             f"train and test named alike? {_some_classes(train)} in train, {_some_classes(test)} in test"
         )
-    if 2 * counts.duplicates > len(test):
+    if 2 * data.duplicates > len(test):
         raise BadData(
-            f"{name}: {counts.duplicates} of {len(test)} test images are train images, too; a score on them would be "
+            f"{name}: {data.duplicates} of {len(test)} test images are train images, too; a score on them would be "
             "worthless. Is test a copy of train?"
         )
     classes = train.labels.shape[1] if train.labels.ndim > 1 else dataset_row(name).classes
-    return Source(name, train, test, classes, counts)
+    return Source(name, train, test, classes, data)
 
 
 def _some_classes(split: ImageSet) -> str:

@@ -33,12 +33,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One number. Two numbers may stand in one column only if `protocol` and `metric` are equal."""
+    """One number, as a protocol answers it; `eval.measure` makes a `Result` of it."""
 
     name: str  # short, unique among the outcomes of a task: "knn", "fewshot-5"
     protocol: str  # all that has to be equal for two numbers to be compared
     metric: str
     value: float
-    ci95: tuple[float, float] | None
+    interval: tuple[float, float] | None = None  # 95 %
     predicted: np.ndarray | None = None  # (n_test,) classes, or scores (n_test, C); to compare two encoders
-    facts: dict[str, Any] = field(default_factory=dict)  # hyper-parameters selected, further metrics, unit
+    unit: str = "share"  # of a number in [0, 1] that is shown in percent
+    columns: dict[str, float] = field(default_factory=dict)  # further values of the same unit, by their heading
+    notes: tuple[str, ...] = ()  # sentences: what a reader has to know to trust the number
+    details: tuple[str, ...] = ()  # sentences for the report alone
+    extras: dict[str, Any] = field(default_factory=dict)  # hyper-parameters selected, further metrics

@@ -86,12 +86,12 @@ def test_every_temperature_of_one_pass_is_that_of_a_pass_of_its_own(digits):
     bank, queries = digits
     task = Task(RawPixels(8), *(open_images("digits", s) for s in ("train", "test")), bank, queries, 10)
     (outcome,) = knn(task)
-    assert list(outcome.facts["by_temperature"]) == ["0.02", "0.05", "0.07", "0.1", "0.2"]
-    for temperature, by_k in outcome.facts["by_temperature"].items():
+    assert list(outcome.extras["by_temperature"]) == ["0.02", "0.05", "0.07", "0.1", "0.2"]
+    for temperature, by_k in outcome.extras["by_temperature"].items():
         alone = knn_predict(bank.rows, bank.labels, queries.rows, temperatures=(float(temperature),))
         assert by_k == {str(k): accuracy(classes, queries.labels) for (k, _), classes in alone.items()}
-    assert outcome.facts["by_k"] == outcome.facts["by_temperature"]["0.07"]
-    assert (outcome.value, "k = 20, T = 0.07" in outcome.protocol) == (outcome.facts["by_k"]["20"], True)
+    assert outcome.extras["by_k"] == outcome.extras["by_temperature"]["0.07"]
+    assert (outcome.value, "k = 20, T = 0.07" in outcome.protocol) == (outcome.extras["by_k"]["20"], True)
 
 
 def test_small_temperatures_do_not_overflow_and_equal_the_nearest_neighbour(digits):
@@ -149,16 +149,16 @@ def test_wilson_intervals_are_the_known_ones():
 
 def test_score_measures_the_model_and_two_baselines_and_writes_them_into_the_card(tiny_run):
     rows = score(tiny_run, max_train=600, max_test=100)
-    assert [row["encoder"] for row in rows] == ["simco-r20-digits", "random r20", "pixels"]
-    assert [(row["n_train"], row["n_test"]) for row in rows] == [(600, 100)] * 3
+    assert [row.encoder.name for row in rows] == ["simco-r20-digits", "random r20", "pixels"]
+    assert [(row.data.n_train, row.data.n_test) for row in rows] == [(600, 100)] * 3
     bank, queries = (
         extract(RawPixels(8), open_images("digits", s).sample(n)) for s, n in (("train", 600), ("test", 100))
     )
     expected = accuracy(knn_predict(bank.rows, bank.labels, queries.rows)[20, T], queries.labels)
-    assert rows[2]["value"] == expected
+    assert rows[2].value == expected
     card = read_card(tiny_run)
-    assert list(card.results) == rows
-    assert rows[0]["weights_sha256"] == card.weights.sha256
+    assert list(card.results) == [row.to_row() for row in rows]
+    assert rows[0].encoder.weights_sha256 == card.weights.sha256
     score(tiny_run, max_train=600, max_test=100)
     assert len(read_card(tiny_run).results) == 3  # replaced, not appended
     assert f"{100 * expected:.2f}" in markdown(rows)

@@ -23,6 +23,7 @@ from eval.compare import compare_files
 from eval.features import RawPixels
 from eval.own_card import is_ours
 from eval.protocols import PROTOCOLS
+from eval.result import Result
 from eval.results import Results, read_predictions
 from eval.score import main, score
 from zoo.command_line import in_one_line
@@ -79,7 +80,7 @@ def test_one_test_image_and_as_few_train_images_as_a_protocol_can_do_with_give_f
     few = {"data": {"digits": None}, "max_train": 30, "max_test": 1, "out": tmp_path, "pictures": True}
     rows = score("random:r20", protocols=["knn", "linear", "linear-sgd", "ridge", "fewshot"], **few)
     rows += score("random:r20", protocols=["geometry"], **few | {"max_test": 2})
-    assert all(np.isfinite(row["value"]) for row in rows)
+    assert all(np.isfinite(row.value) for row in rows)
     assert len(rows) == 4 + 4 + 6
     with pytest.raises(BadData, match="one test image has no geometry"):
         score("random:r20", protocols=["geometry"], **few)
@@ -132,14 +133,15 @@ def test_what_was_measured_into_a_folder_before_stays_in_its_tables(tmp_path, mo
     main()
     rows = json.loads((tmp_path / "results.json").read_text())
     assert [row["key"].split("/")[0] for row in rows] == ["ridge", "knn"]
-    assert Results(tmp_path).with_earlier(rows) == rows
+    results = [Result.from_row(row, where="results.json") for row in rows]
+    assert Results(tmp_path).with_earlier(results) == results
     assert "k-NN" in (tmp_path / "report.html").read_text()
     assert "k-NN" not in capsys.readouterr().out  # printed is what was asked for
 
 
 def test_of_two_that_measure_the_same_at_once_the_rows_of_the_first_stand(tmp_path):
     rows, results = score("pixels:", **FEW), Results(tmp_path)
-    later = [row | {"cpu_seconds": -1} for row in rows]
+    later = [replace(row, value=0.0) for row in rows]
     results.make_ready()
     found = results.once(["key"], lambda: results.once(["key"], lambda: rows) and later)
     assert found == results.with_earlier([]) == rows
@@ -361,4 +363,4 @@ def test_images_of_odd_sizes_and_a_truncated_one_are_measured_and_counted(tmp_pa
     broken = tmp_path / "train" / "a" / "0 é.png"
     broken.write_bytes(broken.read_bytes()[:60])
     (row,) = score("pixels:", data={"digits": tmp_path})
-    assert (row["n_train"], row["n_test"], row["skipped"]) == (11, 4, 1)
+    assert (row.data.n_train, row.data.n_test, row.data.skipped) == (11, 4, 1)

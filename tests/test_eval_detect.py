@@ -1,6 +1,5 @@
 """Detection: boxes are read and mirrored right, both necks learn two pictures, and the encoder stays as it was."""
 
-import json
 import os
 import shutil
 import sys
@@ -16,6 +15,7 @@ from eval.contestants import fingerprint, open_contestant
 from eval.detect import main
 from eval.detection import Diverged, average_precision, fit, mirrored, rate
 from eval.detector import detector
+from eval.results import read_results
 from eval.scenes import read_lists
 from zoo.errors import BadData, BadImage
 from zoo.hub.load import load_encoder
@@ -221,14 +221,14 @@ def folder(tmp_path):
 
 
 def compared(monkeypatch, folder, models, *flags):
-    """`python -m eval.detect`, and the rows of its results.json by model, seed and metric."""
+    """`python -m eval.detect`, and its results by model, seed and metric."""
     out = folder.parent / "out"
     monkeypatch.setattr("sys.argv", ["eval.detect", *models, "--data", str(folder), "--out", str(out), *TINY, *flags])
     try:
         main()
     finally:
-        rows = json.loads((out / "results.json").read_text())
-    return {(row["encoder"], row["seed"], row["rate"], row["metric"]): row for row in rows}
+        rows = read_results(out / "results.json")
+    return {(row.encoder.name, row.extras["seed"], row.extras["rate"], row.metric): row for row in rows}
 
 
 def test_trainings_are_kept_and_the_same_command_trains_only_those_that_are_missing(folder, monkeypatch, capsys):
@@ -237,24 +237,24 @@ def test_trainings_are_kept_and_the_same_command_trains_only_those_that_are_miss
     assert len(first) == 6
     row = first[TRAINED, 1, 0.02, "AP50"]
     card = read_card(BUNDLED / TRAINED)
-    assert (row["weights_sha256"], row["n_train"], row["n_test"]) == (card.weights.sha256, 2, 1)
-    assert [row[flag] for flag in ("neck", "steps", "batch_size", "sides", "regions")] == ["c4", 1, 2, [16], 8]
-    assert row["data_sha256"] == list(read_lists(folder, "train", "test").sha256)
-    assert row["command"].endswith("--seeds 2")
-    assert {"torch", "torchvision", "torchmetrics", "pycocotools"} <= row["versions"].keys()
+    assert (row.encoder.weights_sha256, row.data.n_train, row.data.n_test) == (card.weights.sha256, 2, 1)
+    assert [row.extras[flag] for flag in ("neck", "steps", "batch_size", "sides", "regions")] == ["c4", 1, 2, [16], 8]
+    assert row.data.sha256 == read_lists(folder, "train", "test").sha256
+    assert row.provenance.command.endswith("--seeds 2")
+    assert {"torch", "torchvision", "torchmetrics", "pycocotools"} <= row.provenance.versions.keys()
 
     lost, kept = sorted((folder.parent / "out/rows").iterdir())
     lost.unlink()
     (folder.parent / "out/results.json").unlink()
     time = kept.stat().st_mtime_ns
     again = compared(monkeypatch, folder, [TRAINED], "--seeds", "2")
-    assert {key: row["value"] for key, row in again.items()} == {key: row["value"] for key, row in first.items()}
+    assert {key: row.value for key, row in again.items()} == {key: row.value for key, row in first.items()}
     assert capsys.readouterr().out == shown
     assert kept.stat().st_mtime_ns == time
 
     both = compared(monkeypatch, folder, [TRAINED, str(BUNDLED / TRAINED)], "--rate", "0.01")  # two names of one model
     assert len(both) == 9
-    assert both[TRAINED, 0, 0.01, "AP"]["protocol"] != both[TRAINED, 0, 0.02, "AP"]["protocol"]
+    assert both[TRAINED, 0, 0.01, "AP"].protocol != both[TRAINED, 0, 0.02, "AP"].protocol
     tables = (folder.parent / "out/results.md").read_text()
     assert tables.count("(2 trainings)") == tables.count("(1 training)") == 3
 
@@ -271,8 +271,8 @@ def test_a_training_that_diverges_is_told_and_counted_while_the_others_go_on(fol
     assert f"| {run} | 0 | diverged in step 0 at a rate of 0.0025 | | |" in lines
     assert f"| {run} | 0 of 1 training | diverged in step 0 at a rate of 0.0025 | | |" in lines
     assert any(line.startswith(f"| {UNTRAINED} | 1 training | ") for line in lines)
-    rows = json.loads((folder.parent / "out/results.json").read_text())
-    assert {row["encoder"]: row["value"] is None for row in rows} == {"simco-r18-cifar100": True, UNTRAINED: False}
+    rows = read_results(folder.parent / "out/results.json")
+    assert {row.encoder.name: row.value is None for row in rows} == {"simco-r18-cifar100": True, UNTRAINED: False}
     tables = (folder.parent / "out/results.md").read_text()
     assert "| simco-r18-cifar100 | 512 | (0 of 1 training) |" in tables
     assert "- simco-r18-cifar100 on squares, detection: the training of seed 0 diverged in step 0 at a rate" in tables

@@ -160,6 +160,6 @@ def test_fine_tuning_chooses_among_twenty_settings_without_the_test(encoder):
     task = task_of(encoder, train_images, test_images)
     (outcome,) = finetune(Task(**{**vars(task), "finetune_steps": 2}))
     assert outcome.name == "finetune-2"  # beside one of 5,000 steps, not in its place
-    assert len(outcome.facts["held_out"]) == 20
+    assert len(outcome.extras["held_out"]) == 20
     assert "2 steps" in outcome.protocol
     assert outcome.ci95 == wilson(outcome.value, 60)

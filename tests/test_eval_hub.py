@@ -25,7 +25,7 @@ def test_an_address_on_the_hub_is_measured_as_the_run_that_was_published_and_kee
     here = score(tiny_run, **FEW)
     same = ("encoder", "encoder_sha256", "value")
     assert [[row[key] for key in same] for row in there] == [[row[key] for key in same] for row in here]
-    assert [row["encoder"] for row in there] == ["simco-r20-digits", "random r20", "pixels"]
+    assert [row.encoder.name for row in there] == ["simco-r20-digits", "random r20", "pixels"]
     assert (locate(f"hf://{REPO}") / CARD).read_bytes() == before
 
 
@@ -46,8 +46,8 @@ def test_a_repository_of_timms_is_measured_without_baselines_and_has_no_data_of_
     hub.repos["someone/net"] = Repo()
     hub.repos["someone/net"].commit({path.name: path.read_bytes() for path in (tmp_path / "pushed").iterdir()})
     (row,) = score("hf://someone/net", data={"digits": None}, **FEW)
-    assert (row["encoder"], row["image_size"]) == ("someone/net", 160)
-    assert row["value"] > 0.2
+    assert (row.encoder.name, row.encoder.image_size) == ("someone/net", 160)
+    assert row.value > 0.2
     for model in ("hf://someone/net", "timm/whatever"):
         with pytest.raises(BadData, match=f"{model}: no data set of its own; say which with --data"):
             score(model, **FEW)

@@ -262,7 +262,7 @@ def test_the_rate_sweep_is_as_good_as_the_regression_and_knows_no_test_label(tas
     exact = accuracy(logistic_probe(train, test.rows).predicted, test.labels)
     assert 0.6 < exact < 0.95
     assert outcome.value == pytest.approx(exact, abs=0.02)
-    assert outcome.facts["rate"] in RATES
+    assert outcome.extras["rate"] in RATES
     shuffled = Features(test.rows, test.labels[::-1].copy())
     (blind,) = linear_sgd(replace(task, bank=train, queries=shuffled, classes=4))
     assert blind.predicted.tolist() == outcome.predicted.tolist()
@@ -284,7 +284,7 @@ def test_mocos_recipe_learns_digits_from_an_untrained_network_and_leaves_it_as_i
     (outcome,) = linear_moco(task)
     assert outcome.value > wilson(0.1, 100)[1]
     assert fingerprint(encoder) == before
-    assert not outcome.facts["diverged"]
+    assert not outcome.extras["diverged"]
 
 
 def test_shots_and_shares_are_counted_by_class():
@@ -299,11 +299,11 @@ def test_more_labels_score_more_and_the_spread_over_draws_is_told(task):
     values = [outcome.value for outcome in outcomes]
     assert values == sorted(values)
     assert values[0] > 0.3
-    assert outcomes[0].facts["std"] == pytest.approx(np.std(outcomes[0].facts["by_seed"], ddof=1))
+    assert outcomes[0].extras["std"] == pytest.approx(np.std(outcomes[0].extras["by_seed"], ddof=1))
     few, many = labels(task)
     assert few.value < many.value
-    assert [few.facts["n_fit"], many.facts["n_fit"]] == [20, 142]
-    assert [few.facts["n_asked"], many.facts["n_asked"]] == [14, 144]
+    assert [few.extras["n_fit"], many.extras["n_fit"]] == [20, 142]
+    assert [few.extras["n_asked"], many.extras["n_asked"]] == [14, 144]
 
 
 def test_labels_below_zero_reach_no_probe():

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from browser import CHROMIUM, opened
+from eval_rows import result
 from PIL import Image
 
 from eval.features import Features, RawPixels, extract
@@ -164,21 +165,13 @@ def test_the_report_holds_every_number_of_the_tables_and_all_pictures_in_one_fil
     assert page.open == []
     assert len(page.sources) == 10
     assert all(re.match("data:image/png;base64,", source) for source in page.sources)
-    assert {f"{100 * value:.2f}" for row in rows[:1] for value in row["by_k"].values()} <= set(page.text)
+    assert {f"{100 * value:.2f}" for row in rows[:1] for value in row.extras["by_k"].values()} <= set(page.text)
     assert "pixels on digits" in page.text
-
-
-def row(**changed: object) -> dict[str, object]:
-    """What the page needs of a row."""
-    facts = {"key": "k", "dataset": "d", "encoder": "e", "encoder_sha256": "", "image_size": 8, "dim": 1}
-    facts |= {"protocol": "p", "protocol_version": 1, "metric": "m", "unit": "share", "value": 0.5, "ci95": None}
-    facts |= {"n_train": 1, "n_test": 1, "data_sha256": ["a", "b"], "date": "", "hardware": "", "command": ""}
-    return facts | dict.fromkeys(("collapsed", "unseen", "unlabelled", "skipped", "duplicates"), 0) | changed
 
 
 def test_names_cannot_break_the_page():
     page = Page()
-    page.feed(html([row(encoder="<script>&")], {}))
+    page.feed(html([result("<script>&", 0.5)], {}))
     assert "<script>&" in page.text
     assert "script" not in page.open
 
@@ -186,11 +179,11 @@ def test_names_cannot_break_the_page():
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # httpx-ws leaves its socket to the garbage collector
 def test_a_browser_shows_all_pictures_loads_nothing_else_and_has_nothing_to_complain_of(task, tmp_path):
-    stem, answers = picture_stem(row()), np.roll(task.queries.labels, 1)
+    stem, answers = picture_stem(result("e", 0.5)), np.roll(task.queries.labels, 1)
     pictures = {"neighbours": neighbours_png(task), "map": map_png(task), "spectrum": spectrum_png(task)}
     pictures |= {"confusion": confusion_png(answers, task, by="p"), "classes": per_class_png(answers, task, by="p")}
     file = tmp_path / "report.html"
-    file.write_text(html([row()], {f"{stem}-{kind}.png": png for kind, png in pictures.items()}))
+    file.write_text(html([result("e", 0.5)], {f"{stem}-{kind}.png": png for kind, png in pictures.items()}))
     with opened(file.as_uri(), tmp_path / "profile") as page:
         page.wait_for("document.readyState === 'complete' && document.title === 'Evaluation'")
         page.call("Emulation.setDeviceMetricsOverride", width=500, height=900, deviceScaleFactor=1, mobile=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import timm
+from eval_rows import result
 from PIL import Image
 from safetensors.torch import save_file
 from sklearn.neighbors import KNeighborsClassifier
@@ -22,10 +23,10 @@ from eval.intervals import compare_predictions, wilson
 from eval.knn import knn_predict
 from eval.metrics import confusion, grade, mean_per_class, per_class
 from eval.protocols import PROTOCOLS, expand
-from eval.results import Results
+from eval.results import Results, read_results
 from eval.score import main, score
 from eval.sources import open_source
-from eval.tables import csv_text, grouped, markdown, mean_ranks
+from eval.tables import csv_text, details, grouped, markdown, mean_ranks
 from zoo.errors import BadData, CorruptFile, UnknownName, ZooError
 from zoo.hub.store import read_card
 from zoo.images.dataset import DATASETS
@@ -37,49 +38,24 @@ def few(models, **more):
     return score(models, data={"digits": None}, **{"max_train": 300, "max_test": 80, **more})
 
 
-def row(encoder: str, value: float, **more) -> dict:
-    base = {
-        "key": f"knn/digits/{encoder}",
-        "protocol": "k-NN",
-        "protocol_version": 1,
-        "metric": "top-1 accuracy",
-        "unit": "share",
-        "encoder": encoder,
-        "encoder_sha256": encoder * 8,
-        "image_size": 8,
-        "dim": 4,
-        "dataset": "digits",
-        "value": value,
-        "ci95": None,
-        "n_train": 10,
-        "n_test": 10,
-        "data_sha256": ["a", "b"],
-        "collapsed": False,
-        "unseen": 0,
-        "unlabelled": 0,
-        "skipped": 0,
-        "duplicates": 0,
-    }
-    return base | more
-
-
 def test_one_call_measures_every_kind_of_encoder(tiny_run, tmp_path):
     names = [tiny_run, "pixels:", "random:r20", "timm:test_resnet"]
     rows = few(names, protocols=["knn", "ridge"], out=tmp_path / "out", max_train=200, max_test=40)
     labels = ["simco-r20-digits", "random r20", "pixels", "random timm:test_resnet"]  # baselines once
-    assert [row["encoder"] for row in rows] == [label for label in labels for _ in range(2)]
-    by_key = {row["key"]: row["value"] for row in rows}
+    assert [row.encoder.name for row in rows] == [label for label in labels for _ in range(2)]
+    by_key = {row.key: row.value for row in rows}
     assert by_key["knn/digits/pixels/200/40"] > by_key["knn/digits/random r20/200/40"] > 0.2
-    assert [row["key"].split("/")[2] for row in read_card(tiny_run).results] == [x for x in labels[:3] for _ in "12"]
+    assert [row["key"].split("/")[2] for row in read_card(tiny_run).results] == [
+        label for label in labels[:3] for _ in range(2)
+    ]
 
 
 def test_a_folder_of_results_is_complete_and_is_not_measured_twice(tiny_run, tmp_path, monkeypatch):
     out = tmp_path / "out"
     rows = few(tiny_run, protocols=["knn"], out=out)
-    Results(out).write_tables(rows)
-    assert json.loads((out / "results.json").read_text()) == rows
+    assert json.loads((out / "results.json").read_text()) == [row.to_row() for row in rows]
     (first, *_) = csv.DictReader((out / "results.csv").read_text().splitlines())
-    assert (first["encoder"], float(first["value"])) == ("simco-r20-digits", rows[0]["value"])
+    assert (first["encoder"], float(first["value"])) == ("simco-r20-digits", rows[0].value)
     before = (out / "results.md").read_text()
 
     def refuse(_):
@@ -100,7 +76,7 @@ def test_predictions_are_kept_and_compared_image_by_image(tiny_run, tmp_path):
         next(f for f in files if f.name.startswith(f"knn_digits_{name}")) for name in ("pixels", "random")
     )
     result = compare_files(pixels, random)
-    values = {row["encoder"]: row["value"] for row in rows if row["key"].startswith("knn")}
+    values = {row.encoder.name: row.value for row in rows if row.key.startswith("knn")}
     assert (result.a, result.b) == (values["pixels"], values["random r20"])
     assert "is better" in sentence(result, "pixels", "random") or "can be told" in sentence(result, "pixels", "random")
     score(tiny_run, data={"digits": None}, max_train=300, max_test=79, out=tmp_path / "other")
@@ -205,20 +181,25 @@ def test_a_data_set_whose_papers_report_the_mean_over_classes_is_measured_by_it_
     assert len(np.unique(np.bincount(labels))) > 1  # else it would be the accuracy
     for row in rows:
         expected = mean_per_class(Results(tmp_path).predictions(row), labels, classes=10)
-        assert row["metric"] == "mean per-class accuracy"
-        assert row.get("by_seed", [row["value"]])[0] == pytest.approx(expected, abs=1e-12)
-    assert rows[0]["by_k"]["20"] == rows[0]["value"]
+        assert row.metric == "mean per-class accuracy"
+        assert row.extras.get("by_seed", [row.value])[0] == pytest.approx(expected, abs=1e-12)
+    assert rows[0].extras["by_k"]["20"] == rows[0].value
     assert DATASETS["pets"].metric == DATASETS["aircraft"].metric == "mean per-class accuracy"
 
 
 def test_unlike_rows_never_share_a_column():
-    rows = [row("a", 0.5), row("b", 0.6, protocol="linear"), row("c", 0.7, n_train=9), row("d", 0.8, metric="mAP")]
-    rows += [row("e", 0.9, protocol_version=2), row("f", 0.4, data_sha256=["a", "c"])]
+    rows = [
+        result("a", 0.5),
+        result("b", 0.6, protocol="linear"),
+        result("c", 0.7, n_train=9),
+        result("d", 0.8, metric="mAP"),
+    ]
+    rows += [result("e", 0.9, protocol_version=2), result("f", 0.4, data_sha256=["a", "c"])]
     for group in grouped(rows).values():
-        assert len({(r["protocol"], r["protocol_version"], r["metric"]) for r in group}) == 1
+        assert len({(r.protocol, r.version, r.metric) for r in group}) == 1
     lines = markdown(rows).splitlines()
     columns = {
-        next(r["encoder"] for r in rows if f"{100 * r['value']:.2f}" in text): text for text in lines if ".00" in text
+        next(r.encoder.name for r in rows if f"{100 * r.value:.2f}" in text): text for text in lines if ".00" in text
     }
     assert columns["a"].count("|") == columns["c"].count("|") == 6
     assert columns["a"].split("|")[3:6] == [" 50.00 ", "  ", "  "]
@@ -228,43 +209,55 @@ def test_unlike_rows_never_share_a_column():
 
 
 def test_two_encoders_of_one_name_are_told_apart():
-    text = markdown([row("a", 0.5), row("a", 0.6, encoder_sha256="0123456789")])
+    text = markdown([result("a", 0.5), result("a", 0.6, encoder_sha256="0123456789")])
     assert "a (01234567)" in text
     assert "50.00" in text
+    other = {"encoder_sha256": "0123456789", "weights_sha256": "w"}  # other weights of one name, on other images
+    lines = markdown([result("a", 0.5, weights_sha256="v"), result("a", 0.6, dataset="y", **other)]).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[4:6]] == ["a (aaaaaaaa)", "a (01234567)"]
+
+
+def test_a_baseline_that_each_data_set_normalises_and_sizes_is_one_line_with_a_rank():
+    rows = [result("random r20", 0.5, encoder_sha256="1" * 8), result("pixels", 0.4, encoder_sha256="")]
+    rows += [result("random r20", 0.7, encoder_sha256="2" * 8, dataset="y")]
+    rows += [result("pixels", 0.8, encoder_sha256="", image_size=96, dim=27648, dataset="y")]
+    lines = markdown(rows).splitlines()
+    assert lines[4] == "| random r20 | 4 | 50.00 | 70.00 | 1.5 |"
+    assert lines[5] == "| pixels | 4 / 27648 | 40.00 | 80.00 | 1.5 |"
 
 
 def test_ranks_are_means_over_data_sets_and_equals_share_theirs():
     values = {"a": (0.9, 0.5), "b": (0.8, 0.5), "c": (0.7, 0.9)}
-    rows = [row(name, v, dataset=d) for name, pair in values.items() for d, v in zip(("x", "y"), pair, strict=True)]
+    rows = [result(name, v, dataset=d) for name, pair in values.items() for d, v in zip(("x", "y"), pair, strict=True)]
     assert mean_ranks(rows) == {"a": (1 + 2.5) / 2, "b": (2 + 2.5) / 2, "c": (3 + 1) / 2}
-    assert mean_ranks([*rows, row("d", 1.0, dataset="x")]) == mean_ranks(rows[:6])  # d is not everywhere
+    assert mean_ranks([*rows, result("d", 1.0, dataset="x")]) == mean_ranks(rows[:6])  # d is not everywhere
     assert "mean rank" in markdown(rows)
-    assert "mean rank" not in markdown([r | {"unit": ""} for r in rows])
+    assert "mean rank" not in markdown([replace(r, unit="") for r in rows])
 
 
 def test_a_bar_in_a_name_makes_no_column():
-    assert r"| encoder | D | a\|b, 10 / 10 |" in markdown([row("a", 0.5, dataset="a|b")])
+    assert r"| encoder | D | a\|b, 10 / 10 |" in markdown([result("a", 0.5, dataset="a|b")])
 
 
 def test_trainings_of_one_model_share_a_cell_and_those_that_diverged_are_but_counted():
     lost = {"seed": 2, "diverged": "diverged in step 49 at a rate of 0.015"}
-    rows = [row("a", 0.1, seed=0), row("a", 0.9, seed=1), row("a", None, **lost), row("b", None, **lost)]
-    rows += [row("a", 0.3, seed=1)]  # measured twice at once: one training
-    text = markdown([*rows, row("c", 0.4, seed=0)])
+    rows = [result("a", 0.1, seed=0), result("a", 0.9, seed=1), result("a", None, **lost), result("b", None, **lost)]
+    rows += [result("a", 0.3, seed=1)]  # measured twice at once: one training
+    text = markdown([*rows, result("c", 0.4, seed=0)])
     assert "| a | 4 | 20.00 ± 14.14 (2 of 3 trainings) |" in text  # (0.3 - 0.1) / sqrt 2
     assert "| b | 4 | (0 of 1 training) |" in text
     assert "| c | 4 | 40.00 (1 training) |" in text
     assert "- a on digits, k-NN: the training of seed 2 diverged in step 49 at a rate of 0.015." in text
-    elsewhere = [row(name, 0.5, seed=0, dataset="y") for name in "abc"]
-    assert mean_ranks([*rows, row("c", 0.4, seed=0), *elsewhere]) == {"a": 1.75, "c": 1.25}  # b is not everywhere
+    elsewhere = [result(name, 0.5, seed=0, dataset="y") for name in "abc"]
+    assert mean_ranks([*rows, result("c", 0.4, seed=0), *elsewhere]) == {"a": 1.75, "c": 1.25}  # b is not everywhere
 
 
 def test_doubtful_numbers_are_noted_once():
     rows = [
-        row("a", 0.5, grid_edge=True, converged=False, unseen=3),
-        row("b", 0.5, collapsed=True, duplicates=10, unseen=3, n_fit=20, n_asked=14),
-        row("c", 0.5, n_fit=142, n_asked=144, held_out={"1": 0.4, "0.1": 0.5, "0.01": 0.5}),
-        row("d", 0.5, held_out={"1": 0.4, "0.1": 0.5}),
+        result("a", 0.5, grid_edge=True, converged=False, unseen=3),
+        result("b", 0.5, collapsed=True, duplicates=10, unseen=3, n_fit=20, n_asked=14),
+        result("c", 0.5, n_fit=142, n_asked=144, held_out={"1": 0.4, "0.1": 0.5, "0.01": 0.5}),
+        result("d", 0.5, held_out={"1": 0.4, "0.1": 0.5}),
     ]
     text = markdown(rows)
     assert text.count("labels were used") == text.count("20 labels were used, not 14: of each class two at least") == 1
@@ -276,15 +269,14 @@ def test_doubtful_numbers_are_noted_once():
     assert "nan" not in csv_text(rows)
 
 
-def test_the_best_k_and_t_are_told_apart_from_the_headline_with_what_chose_them():
+def test_the_best_k_and_t_are_a_detail_that_says_what_chose_them():
     (one,) = score("pixels:", data={"digits": None}, max_train=300, max_test=80)
-    cells = {(k, t): v for t, by_k in one["by_temperature"].items() for k, v in by_k.items()}
+    cells = {(k, t): v for t, by_k in one.extras["by_temperature"].items() for k, v in by_k.items()}
     k, t = max(cells, key=cells.__getitem__)
-    assert cells[k, t] > one["value"]
-    (told,) = [line for line in markdown([one]).splitlines() if "at best" in line]
+    assert cells[k, t] > one.value
     best = f"at best {100 * cells[k, t]:.2f} % (k = {k}, T = {t})"
-    assert told == f"- pixels on digits, k-NN: {best}, but chosen on the test images."
-    assert "at best" not in markdown([row("a", 0.5, by_k={"1": 0.5}, by_temperature={"0.07": {"1": 0.5}})])
+    assert details([one]) == [f"- pixels on digits, k-NN: {best}, but chosen on the test images."]
+    assert "at best" not in markdown([one])  # in the report alone: in nearly every line it would hide the other notes
 
 
 def test_an_unknown_protocol_kind_or_network_is_told_with_the_nearest_names():
@@ -340,7 +332,7 @@ def test_results_and_a_training_that_saves_wait_for_each_other(encoder, card, ti
     """While the folder is locked, neither writes; afterwards the results of replaced weights are refused."""
     from threading import Thread
 
-    from eval.own_card import add_rows
+    from eval.own_card import add_results
     from zoo.files import locked
     from zoo.model.encoder import save_encoder
 
@@ -355,7 +347,7 @@ def test_results_and_a_training_that_saves_wait_for_each_other(encoder, card, ti
         assert (tiny_run / "card.json").read_text() == before
     saving.join()
     with pytest.raises(ZooError, match="changed while they were measured"):
-        add_rows(tiny_run, [measured])
+        add_results(tiny_run, [measured])
     assert read_card(tiny_run).results == ()
 
 
@@ -392,10 +384,10 @@ def test_a_constant_encoder_scores_chance_and_is_called_collapsed(tiny_run):
     save_encoder(encoder, tiny_run, replace(read_card(tiny_run), weights=None))
     rows = few(tiny_run, protocols=["knn", "linear"])
     for one in rows[:2]:
-        assert one["collapsed"]
-        assert one["value"] <= wilson(0.1, 80, z=3)[1]
+        assert one.collapsed
+        assert one.value <= wilson(0.1, 80, z=3)[1]
     assert "has collapsed" in markdown(rows)
-    assert not rows[-1]["collapsed"]
+    assert not rows[-1].collapsed
 
 
 def image_folder(folder: Path, classes: dict[str, list[str]], rng) -> Path:
@@ -410,9 +402,9 @@ def image_folder(folder: Path, classes: dict[str, list[str]], rng) -> Path:
 def test_test_images_of_a_class_that_train_lacks_count_as_mistakes_and_are_counted(tmp_path):
     folder = image_folder(tmp_path, {"train": ["a", "b"], "test": ["a", "b", "c"]}, np.random.default_rng(0))
     source = open_source("digits", folder)
-    assert (source.counts.unseen, len(source.test)) == (3, 9)
+    assert (source.measured.unseen, len(source.test)) == (3, 9)
     rows = score("pixels:", data={"digits": folder}, protocols=["knn", "linear"])
-    assert all(r["n_test"] == 9 and r["value"] <= 6 / 9 for r in rows)
+    assert all(r.data.n_test == 9 and r.value <= 6 / 9 for r in rows)
     assert "3 test images of classes that train lacks" in markdown(rows)
 
 
@@ -428,7 +420,7 @@ def test_test_images_all_of_classes_that_train_lacks_are_a_mistake_of_layout(tmp
 def test_a_test_split_that_is_a_copy_of_train_is_refused_and_single_duplicates_are_counted(tmp_path):
     folder = image_folder(tmp_path, {"train": ["a", "b"], "test": ["a", "b"]}, np.random.default_rng(0))
     (folder / "test" / "a" / "0.png").write_bytes((folder / "train" / "b" / "5.png").read_bytes())
-    assert open_source("digits", folder).counts.duplicates == 1
+    assert open_source("digits", folder).measured.duplicates == 1
     for i in range(3):
         for name in "ab":
             (folder / "test" / name / f"{i}.png").write_bytes((folder / "train" / name / f"{i}.png").read_bytes())
@@ -441,6 +433,61 @@ def test_a_run_on_one_class_is_refused(tmp_path, protocol, split):
     folder = image_folder(tmp_path, {"train": ["a"], "test": ["a"]}, np.random.default_rng(0))
     with pytest.raises(BadData, match=f"{split} images are of one class"):
         score("pixels:", data={"digits": folder}, protocols=[protocol])
+
+
+def test_a_protocol_that_fails_is_a_result_that_says_why_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    """All test images are of one class, so retrieval has nothing to tell apart; the bank has all."""
+    folder = image_folder(tmp_path / "data", {"train": ["a", "b"], "test": ["a"]}, np.random.default_rng(0))
+    out = tmp_path / "out"
+    words = ["eval.score", "pixels:", "--data", f"digits={folder}", "--protocol", "retrieval,knn", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match=r"error: 1 of 2 measurements failed; the notes below the tables say why"):
+        main()
+    shown = capsys.readouterr().out
+    assert "- pixels on digits, retrieval: failed: all 3 test images are of one class; two are needed." in shown
+    assert "Change what it names, or leave this protocol out" in shown
+    failed, measured = read_results(out / "results.json")
+    assert (failed.value, failed.protocol, measured.value is None) == (None, "retrieval", False)
+    assert shown.strip() == (out / "results.md").read_text().strip()
+    assert len(list((out / "rows").iterdir())) == 1  # a later call tries again what failed
+
+
+def test_an_error_that_no_protocol_foresaw_is_named_with_its_kind(monkeypatch):
+    def singular(_):
+        raise np.linalg.LinAlgError("Eigenvalues did not converge")
+
+    monkeypatch.setitem(PROTOCOLS, "ridge", replace(PROTOCOLS["ridge"], measure=singular))
+    measured, failed = few("pixels:", protocols="knn,ridge")
+    assert measured.value > 0.5
+    assert failed.failure.startswith("LinAlgError: Eigenvalues did not converge. ")
+    with pytest.raises(BadData, match="LinAlgError: Eigenvalues did not converge"):
+        few("pixels:", protocols="ridge")  # nothing at all was measured
+
+
+def test_a_failure_is_in_no_card(tiny_run, monkeypatch):
+    def fail(task):
+        raise BadData("no")
+
+    monkeypatch.setitem(PROTOCOLS, "ridge", replace(PROTOCOLS["ridge"], measure=fail))
+    assert [one.failure[:2] for one in few(tiny_run, protocols=["knn", "ridge"])] == ["", "no"] * 3
+    assert [row["key"].split("/")[0] for row in read_card(tiny_run).results] == ["knn"] * 3
+
+
+def test_tables_and_report_hold_every_encoder_that_is_finished_when_the_next_one_is_stopped(tmp_path, monkeypatch):
+    knn = PROTOCOLS["knn"].measure
+
+    def stop_at_the_second(task):
+        if not isinstance(task.encoder, RawPixels):
+            raise KeyboardInterrupt
+        return knn(task)
+
+    monkeypatch.setitem(PROTOCOLS, "knn", replace(PROTOCOLS["knn"], measure=stop_at_the_second))
+    with pytest.raises(KeyboardInterrupt):
+        few(["pixels:", "random:r20"], out=tmp_path)
+    (finished,) = read_results(tmp_path / "results.json")
+    assert finished.encoder.name == "pixels"
+    number = f"{100 * finished.value:.2f}"
+    assert all(number in (tmp_path / name).read_text() for name in ("results.md", "report.html"))
 
 
 def test_raw_pixels_are_left_out_where_a_protocol_trains_a_network():

@@ -4,20 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from eval_rows import row
 
 from eval.scoreboard import END, START, between_marks, cards_inside, scoreboard
 from zoo.errors import BadData, ZooError
 
 ROOT = Path(__file__).parents[1]
-ROW = {
-    "protocol": "k-NN, k = 20", "protocol_version": 1, "metric": "top-1 accuracy", "unit": "share", "dataset": "digits",
-    "n_train": 1438, "n_test": 359, "dim": 64, "image_size": 8, "ci95": None, "data_sha256": ["a", "b"],
-    "collapsed": False, "unseen": 0, "unlabelled": 0, "skipped": 0, "duplicates": 0,
-}  # fmt: skip
-
-
-def row(encoder: str, value: float) -> dict[str, object]:
-    return ROW | {"key": f"knn/{encoder}", "encoder": encoder, "encoder_sha256": encoder, "value": value}
 
 
 def test_every_row_of_every_card_is_there_and_a_shared_baseline_once(card):
@@ -28,7 +20,7 @@ def test_every_row_of_every_card_is_there_and_a_shared_baseline_once(card):
     text = scoreboard([one, two])
     assert "3 epochs of 1,438 images, 2 minutes, 2 cores, 2026-01-31 | `python a.py` | 58.35 % (table 5) |" in text
     lines = [line for line in text.splitlines() if line.startswith(("| one", "| two", "| pixels"))]
-    assert lines == ["| one | 64 | 50.00 |", "| pixels | 64 | 25.00 |", "| two | 64 | 75.00 |"]
+    assert lines == ["| one | 4 | 50.00 |", "| pixels | 4 | 25.00 |", "| two | 4 | 75.00 |"]
 
 
 def test_a_card_that_does_not_tell_its_training_is_an_error(card):

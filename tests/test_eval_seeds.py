@@ -10,7 +10,7 @@ from scipy.stats import t, ttest_ind
 
 from eval.compare import compare_recipes, table
 from eval.intervals import holm, welch
-from eval.seeds import mean_rows
+from eval.seeds import mean_results
 from eval.tables import markdown, notes
 from zoo.errors import BadData, CorruptFile
 from zoo.hub.store import read_card
@@ -35,29 +35,33 @@ def run(card: Card, seed: int, value: float, **changed: object) -> Card:
 
 def test_the_mean_and_the_sample_deviation_of_three_trainings(card: Card):
     runs = [run(card, 16, 0.5), run(card, 17, 0.6), run(card, 18, 0.7)]
-    (row,) = mean_rows(run(card, 15, 0.9), runs)
-    assert row["value"] == pytest.approx(0.6)
-    assert row["std"] == pytest.approx(0.1)
-    assert row["protocol"] == "k-NN, k = 20; mean ± std over trainings"
-    assert row["trainings"]["17"] == {"value": 0.6, "weights_sha256": "w17"}
-    assert (row["encoder_sha256"], row["weights_sha256"], row["ci95"]) == ("", "", None)  # of no single weights
-    assert "by_k" not in row
+    (row,) = mean_results(run(card, 15, 0.9), runs)
+    assert row.value == pytest.approx(0.6)
+    assert row.extras["std"] == pytest.approx(0.1)
+    assert row.protocol == "k-NN, k = 20; mean ± std over trainings"
+    assert row.extras["trainings"]["17"] == {"value": 0.6, "weights_sha256": "w17"}
+    assert (row.encoder.sha256, row.encoder.weights_sha256, row.interval) == ("", "", None)  # of no single weights
+    assert "by_k" not in row.extras
     assert markdown([row]).splitlines()[-1] == "| simco-r20-digits | 64 | 60.00 ± 10.00 (3 trainings) |"
 
 
 def test_a_mean_has_the_doubts_of_each_training_behind_it(card: Card):
     sound, first = run(card, 16, 0.5), run(card, 15, 0.9)
-    (row,) = mean_rows(first, [sound, run(card, 17, 0.6, collapsed=True, grid_edge=True, converged=False)])
-    assert (row["collapsed"], row["grid_edge"], row["converged"]) == (True, True, False)
-    assert "- simco-r20-digits on digits, k-NN, one training at least: the last fit did not converge." in notes([row])
-    (row,) = mean_rows(first, [sound, run(card, 17, 0.6)])
-    assert (row["collapsed"], row["grid_edge"], row["converged"]) == (False, False, True)
+    (row,) = mean_results(first, [sound, run(card, 17, 0.6, collapsed=True, grid_edge=True, converged=False)])
+    assert row.collapsed
+    once = "- simco-r20-digits on digits, k-NN: in one training run at least, "
+    doubts = ("has collapsed.", "at the edge of those tried.", "the last fit did not converge.")
+    for note, doubt in zip(notes([row]), doubts, strict=True):
+        assert note.startswith(once)
+        assert note.endswith(doubt)
+    (row,) = mean_results(first, [sound, run(card, 17, 0.6)])
+    assert (row.collapsed, notes([row])) == (False, [])
 
 
 def test_a_mean_is_no_number_of_the_weights_that_its_card_names(card: Card):
     told = {"command": "python -m eval.score", "date": "2026-01-31"}
     first = run(card, 15, 0.9, **told)
-    (row,) = mean_rows(first, [run(card, 16, 0.5), run(card, 17, 0.6)])
+    (row,) = mean_results(first, [run(card, 16, 0.5), run(card, 17, 0.6)])
     both = first.with_result(row)
     assert both.measured == both.accuracies == [first.results[0]]
     text = model_card(both, "someone/x", ())
@@ -70,8 +74,8 @@ def test_a_mean_is_no_number_of_the_weights_that_its_card_names(card: Card):
 def test_rows_over_seeds_are_not_averaged_again(card: Card):
     runs = [run(card, 16, 0.5), run(card, 17, 0.6)]
     first = run(card, 15, 0.9)
-    (row,) = mean_rows(first, runs)
-    assert len(mean_rows(first.with_result(row), runs)) == 1
+    (row,) = mean_results(first, runs)
+    assert len(mean_results(first.with_result(row), runs)) == 1
 
 
 def test_runs_that_cannot_be_averaged_are_refused_with_the_reason(card: Card):
@@ -92,9 +96,9 @@ def test_runs_that_cannot_be_averaged_are_refused_with_the_reason(card: Card):
     ]
     for runs, message in cases:
         with pytest.raises(BadData, match=message):
-            mean_rows(one, runs)
+            mean_results(one, runs)
     with pytest.raises(BadData, match=r"^simco-r20-digits has no numbers yet: python -m eval\.score"):
-        mean_rows(card, [one, two])
+        mean_results(card, [one, two])
 
 
 def test_a_row_that_another_version_wrote_is_an_error_that_names_what_it_lacks(card: Card):
@@ -102,7 +106,7 @@ def test_a_row_that_another_version_wrote_is_an_error_that_names_what_it_lacks(c
     old = replace(two, results=({key: value for key, value in two.results[0].items() if key != "unseen"},))
     for first, runs in ((one, [one, old]), (old, [one, two])):
         with pytest.raises(CorruptFile, match="knn/digits lacks unseen; another version wrote it"):
-            mean_rows(first, runs)
+            mean_results(first, runs)
     a = trained(card, "simco-r20-digits", [0.5, 0.6])
     for broken in ({"15": {"value": "0.5"}}, {"15": 0.5}, [0.5]):
         with pytest.raises(CorruptFile, match="not a card"):
@@ -140,7 +144,7 @@ def trained(card: Card, name: str, values: list[float], **changed: object) -> Ca
     card = replace(card, name=name)
     own = [changed | {"weights_sha256": f"{name} {seed}"} for seed in range(len(values))]
     runs = [run(card, seed, value, **more) for (seed, value), more in zip(enumerate(values), own, strict=True)]
-    return replace(card, results=(*runs[0].results, *mean_rows(runs[0], runs)))
+    return replace(card, results=(*runs[0].results, *(mean.to_row() for mean in mean_results(runs[0], runs))))
 
 
 def test_two_recipes_are_compared_over_their_trainings(card: Card):

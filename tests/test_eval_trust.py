@@ -46,7 +46,7 @@ def values(monkeypatch, *, order: int | None = None, batch: int = 256, protocols
     monkeypatch.setattr("eval.sources.open_images", shuffled)
     monkeypatch.setattr("eval.measure.features_of", lambda c, s, g: features_of(c, s, g, batch_size=batch))
     rows = score("random:r20", data={"digits": None}, protocols=protocols, finetune_steps=3)
-    return {row["key"]: row["value"] for row in rows}
+    return {row.key: row.value for row in rows}
 
 
 @pytest.mark.parametrize("protocols", [DETERMINED, pytest.param(DRAWN, marks=pytest.mark.slow)], ids=" ".join)
@@ -118,9 +118,9 @@ def test_a_planted_encoder_is_always_right_and_on_shuffled_labels_no_better_than
     assert len(rows) == 10
     for row in rows:
         if shuffle:
-            assert row["value"] <= wilson(0.1, 359, z=3)[1] + 0.02, row["key"]  # the largest class has 11 %
+            assert row.value <= wilson(0.1, 359, z=3)[1] + 0.02, row.key  # the largest class has 11 %
         else:
-            assert row["value"] == 1.0, row["key"]
+            assert row.value == 1.0, row.key
 
 
 def test_batch_normalisation_is_never_in_training_mode_while_features_are_made(tiny_run):
@@ -139,9 +139,9 @@ def test_batch_normalisation_is_never_in_training_mode_while_features_are_made(t
 
 def test_fewer_train_images_than_k_take_the_largest_k_there_is_and_say_it():
     (row,) = score("pixels:", data={"digits": None}, max_train=15, max_test=20)
-    assert "k = 10," in row["protocol"]
-    assert list(row["by_k"]) == ["1", "5", "10"]
-    assert row["value"] == row["by_k"]["10"]
+    assert "k = 10," in row.protocol
+    assert list(row.extras["by_k"]) == ["1", "5", "10"]
+    assert row.value == row.extras["by_k"]["10"]
 
 
 def test_images_without_a_label_are_left_out_and_counted(tmp_path):
@@ -152,7 +152,7 @@ def test_images_without_a_label_are_left_out_and_counted(tmp_path):
             for i in range(n):
                 Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(tmp_path / split / where / f"{i}.png")
     (row,) = score("pixels:", data={"digits": tmp_path})
-    assert (row["n_train"], row["n_test"], row["unlabelled"]) == (24, 8, 16)
+    assert (row.data.n_train, row.data.n_test, row.data.unlabelled) == (24, 8, 16)
     assert "16 images without a label left out" in markdown([row])
 
 
@@ -179,9 +179,12 @@ def test_rows_of_another_version_and_damaged_ones_are_told_which_file_to_delete(
     few = {"data": {"digits": None}, "max_train": 30, "max_test": 20, "out": tmp_path}
     (row,) = score("pixels:", **few)
     (path,) = (tmp_path / "rows").iterdir()
-    del row["unit"]
-    path.write_text(json.dumps([row]))
-    with pytest.raises(CorruptFile, match=f"{path.name}.*unit missing; another version wrote it.. Delete it"):
+    old = row.to_row()
+    del old["unit"]
+    path.write_text(json.dumps([old]))
+    with pytest.raises(
+        CorruptFile, match=f"{path.name}.*lacks unit; another version wrote it. Measure again: delete {path.name}"
+    ):
         score("pixels:", **few)
     path.write_text("[")
     with pytest.raises(CorruptFile, match=f"{path.name}.*Delete it, and measure again"):
@@ -221,7 +224,7 @@ def test_no_value_depends_on_the_unit_of_the_features(monkeypatch, exponent):
     def measured(factor: float) -> dict:
         monkeypatch.setattr("eval.score.open_contestant", lambda *_, **__: Contestant("x", Scaled(factor), ""))
         rows = score("x:", data={"digits": None}, protocols=protocols, max_train=120, max_test=50)
-        return {row["key"]: row["value"] for row in rows}
+        return {row.key: row.value for row in rows}
 
     assert measured(2.0**exponent) == pytest.approx(measured(1.0), rel=1e-5)
 

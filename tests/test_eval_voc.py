@@ -195,11 +195,11 @@ def test_a_folder_in_voc_layout_is_measured_by_mean_average_precision(squares, t
     bank, test = (extract(RawPixels(32), part) for part in (source.train, source.test))
     expected = np.mean([reference.eleven_point_ap(s, y) for s, y in
                         zip(one_vs_rest(bank, test.rows).predicted.T, test.labels.T, strict=True)])  # fmt: skip
-    assert row["value"] == pytest.approx(expected, abs=1e-9)
-    assert row["value"] > 0.8
-    assert row["ci95"][0] <= row["value"] <= row["ci95"][1]
-    assert (row["metric"], row["n_train"], row["n_test"]) == ("11-point mAP", 60, 24)
-    assert row["difficult"] == 6 + 2  # of 60 and 24, every tenth
+    assert row.value == pytest.approx(expected, abs=1e-9)
+    assert row.value > 0.8
+    assert row.interval[0] <= row.value <= row.interval[1]
+    assert (row.metric, row.data.n_train, row.data.n_test) == ("11-point mAP", 60, 24)
+    assert row.data.difficult == 6 + 2  # of 60 and 24, every tenth
     assert "8 times an image has but difficult objects of a class" in markdown([row])
     assert Results(tmp_path / "out").predictions(row).shape == (24, 2)
     drawn = sorted(path.stem.rpartition("-")[2] for path in (tmp_path / "out" / "plots").iterdir())
@@ -220,7 +220,7 @@ def test_a_network_is_measured_on_it_from_the_command_line(squares, tmp_path, mo
         capsys.readouterr().out
     )
     rows = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [row["metric"] for row in rows].count("11-point mAP") == 1
+    assert [row.metric for row in rows].count("11-point mAP") == 1
     assert len(rows) == 7
 
 
@@ -265,15 +265,15 @@ def test_fine_tuning_on_several_labels_is_chosen_and_graded_by_the_mean_average_
     index, aside = labelled(fine.train), held_out(strata(fine.bank.labels))
     network = train(fine, index[~aside], Schedule(0.1, 0.0, 1))
     expected = mean_average_precision(answers(network, fine.train, index[aside], fine), fine.bank.labels[aside])
-    assert outcome.facts["held_out"]["0.1, 0"] == pytest.approx(expected)
-    assert outcome.facts["held_out"][f"{outcome.facts['rate']:g}, {outcome.facts['decay']:g}"] == max(
-        outcome.facts["held_out"].values()
+    assert outcome.extras["held_out"]["0.1, 0"] == pytest.approx(expected)
+    assert outcome.extras["held_out"][f"{outcome.extras['rate']:g}, {outcome.extras['decay']:g}"] == max(
+        outcome.extras["held_out"].values()
     )
 
 
 def test_a_test_image_of_a_class_that_train_lacks_is_counted(squares):
     voc(squares, {"extra": [("green", 0, WHOLE)], "hard": [("violet", 1, WHOLE)]}, split="test")
-    counts = open_source("voc2007", squares).counts
+    counts = open_source("voc2007", squares).measured
     assert (counts.unseen, counts.difficult, counts.unlabelled) == (1, 6 + 1, 0)
 
 

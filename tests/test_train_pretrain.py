@@ -60,7 +60,7 @@ def test_a_short_training_lowers_the_loss_and_beats_random_initialisation(recipe
     from eval.score import score
 
     trained, random, _ = score(folder)
-    assert trained["value"] > random["value"] + 0.03
+    assert trained.value > random.value + 0.03
     (knn,) = (line["knn_held_out"] for line in lines if "knn_held_out" in line)
     assert knn > 0.8
 

@@ -52,9 +52,9 @@ def test_a_split_of_large_images_has_the_pixels_of_the_one_preprocessing_in_the_
 
 def test_large_images_are_measured_with_every_kind_of_encoder(large):
     rows = score(["timm:test_resnet", "pixels:"], data={"pets": large}, protocols=["knn", "fewshot", "geometry"])
-    pixels = [row for row in rows if row["encoder"] == "pixels at 32 px"]
-    assert [row["value"] for row in pixels[:2]] == [1.0, 1.0]  # by colour alone
-    assert {row["metric"] for row in rows[:2]} == {"mean per-class accuracy"}
+    pixels = [row for row in rows if row.encoder.name == "pixels at 32 px"]
+    assert [row.value for row in pixels[:2]] == [1.0, 1.0]  # by colour alone
+    assert {row.metric for row in rows[:2]} == {"mean per-class accuracy"}
     encoder = open_contestant("timm:test_resnet", "pets").encoder
     assert (encoder.image_size, encoder.crop) == (160, 0.95)  # resized once, from the files, as `embed` does
     source, features = open_source("pets", large).seen_by(encoder), encoder.embed(sorted(large.rglob("test/*/*.jpg")))
@@ -73,7 +73,7 @@ def test_nothing_is_decoded_before_it_is_asked_for_and_a_broken_image_is_told_by
 
 def test_a_test_split_of_copies_is_refused_by_the_bytes_of_its_files(large):
     (large / "test" / "a" / "0.jpg").write_bytes((large / "train" / "c" / "5.jpg").read_bytes())
-    assert open_source("pets", large).counts.duplicates == 1
+    assert open_source("pets", large).measured.duplicates == 1
     for label in "abc":
         for i in range(3):
             (large / "test" / label / f"{i}.jpg").write_bytes((large / "train" / label / f"{i}.jpg").read_bytes())

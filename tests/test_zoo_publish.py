@@ -114,16 +114,16 @@ def test_every_protocols_rows_come_into_the_card_with_their_own_metric_and_unit(
     rows = score(run, max_train=120, max_test=60, finetune_steps=2, protocols=protocols)
     text = (build_release(run, REPO) / "README.md").read_text()
     found = {(r.metric_type, r.metric_name): r.metric_value for r in ModelCard(text).data.eval_results}
-    mine = {f"{row['metric']}, {row['protocol']}": row for row in rows if row["encoder"] == "simco-r20-digits"}
+    mine = {f"{row.metric}, {row.protocol}": row for row in rows if row.encoder.name == "simco-r20-digits"}
     assert {name for _, name in found} - {f"{r['metric']}, {r['protocol']}" for r in GIVEN} == set(mine)
     for (kind, name), value in found.items():
         if name in mine:
-            scale = 100 if mine[name]["unit"] == "share" else 1
-            assert value == pytest.approx(scale * mine[name]["value"], abs=1e-4)
+            scale = 100 if mine[name].unit == "share" else 1
+            assert value == pytest.approx(scale * mine[name].value, abs=1e-4)
             assert (kind == "accuracy") == name.startswith("top-1 accuracy")
-    uniformity = next(row for row in mine.values() if row["metric"].startswith("uniformity"))
+    uniformity = next(row for row in mine.values() if row.metric.startswith("uniformity"))
     assert f" | {uniformity['metric']} | {uniformity['value']:.2f} |  | 60 |" in text  # below 0, and no percentage
-    shots = next(row for row in mine.values() if row["key"].startswith("fewshot-5"))
+    shots = next(row for row in mine.values() if row.key.startswith("fewshot-5"))
     assert f" | {100 * shots['value']:.2f} ± {100 * shots['std']:.2f} % |  | 60 |" in text
 
 
