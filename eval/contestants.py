@@ -5,11 +5,14 @@ hf://ORG/NAME, timm/NAME    whatever else `zoo.load` takes
 timm:resnet50, timm:resnet50=weights.safetensors    any timm network, at random or with weights from a file
 random:r18    a row of `zoo.model.backbone`, at random
 pixels:    no network at all
+onnx:FILE, https://HOST/embed, python:package.module:function    encoders of one's own, see `eval.own_encoders`
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -18,6 +21,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 from eval.features import PixelEncoder, RawPixels
+from eval.own_encoders import (
+    URLS,
+    CallableEncoder,
+    EndpointEncoder,
+    OnnxEncoder,
+    OwnEncoder,
+    import_encoder,
+    name_of,
+)
 from zoo.errors import BadData, CorruptFile, unknown
 from zoo.hub.load import load_encoder
 from zoo.hub.resolve import ADDRESSES, locate
@@ -39,20 +51,30 @@ class Contestant:
     sha256: str  # of all that decides its features; "" for raw pixels
     folder: Path | None = None  # where its card lies
     weights_sha256: str = ""  # of the weights file that its card names
+    feature: str = "backbone"  # which layer is measured
+    cached: bool = True  # whether its features are kept on disk; only where `sha256` sees all that decides them
 
-    @property
-    def feature(self) -> str:
-        """Which layer is measured."""
-        return "backbone" if self.sha256 else "raw pixels"
+    def identity(self) -> str:
+        """`sha256` computed again; it differs if the encoder has changed."""
+        if isinstance(self.encoder, Encoder):
+            return fingerprint(self.encoder)
+        return self.encoder.identity() if self.cached and isinstance(self.encoder, OwnEncoder) else self.sha256
 
 
-def open_contestant(text: str, dataset: str, *, device: str | torch.device = "cpu") -> Contestant:
-    """The contestant called `text`, for images of `dataset`.
+def open_contestant(
+    model: str | Path | Callable[..., Any], dataset: str, *, device: str | torch.device = "cpu"
+) -> Contestant:
+    """The contestant for images of `dataset`: what `model` names, or a callable as in `eval.own_encoders`.
 
-    Raises UnknownName, NoWeights, CorruptFile, FileNotFoundError, Unreachable, AccessDenied.
+    Raises UnknownName, NoWeights, CorruptFile, FileNotFoundError, Unreachable, AccessDenied, BadData.
     """
+    if callable(model):
+        return _callable(model, dataset, device)
+    text = str(model)
     if is_of_the_zoo(text):
         return _of_the_zoo(text, device)
+    if text.startswith(URLS):
+        return _own(text, EndpointEncoder(text, image_size=dataset_row(dataset).image_size))
     kind, _, rest = text.partition(":")
     if kind not in KINDS:
         raise unknown("kind of encoder", f"{kind}:", [f"{name}:" for name in KINDS], "Or a name or folder of the zoo")
@@ -61,6 +83,8 @@ def open_contestant(text: str, dataset: str, *, device: str | torch.device = "cp
 
 def is_of_the_zoo(text: str) -> bool:
     """Whether it is for `zoo.load`: a name, a run folder, an address on the Hub."""
+    if text.startswith(URLS):
+        return False
     return ":" not in text or text.startswith(ADDRESSES) or (Path(text) / CARD).is_file()
 
 
@@ -101,8 +125,32 @@ def _pixels(rest: str, dataset: str, _: str | torch.device) -> Contestant:
 def _raw(image_size: int) -> Contestant:
     """Raw pixels; of large images, whose 3 H W numbers no probe could take, at RAW_OF_LARGE px."""
     if image_size > LARGEST_CACHED:
-        return Contestant(f"pixels at {RAW_OF_LARGE} px", RawPixels(RAW_OF_LARGE), "")
-    return Contestant("pixels", RawPixels(image_size), "")
+        return Contestant(
+            f"pixels at {RAW_OF_LARGE} px", RawPixels(RAW_OF_LARGE), "", feature="raw pixels", cached=False
+        )
+    return Contestant("pixels", RawPixels(image_size), "", feature="raw pixels", cached=False)
+
+
+def _callable(call: Callable[..., Any], dataset: str, device: str | torch.device) -> Contestant:
+    """A module, function or `Encoder` that was given itself."""
+    if isinstance(call, Encoder):
+        encoder = call.to(device).eval()
+        return Contestant(encoder.card.name if encoder.card else name_of(call), encoder, fingerprint(encoder))
+    size = dataset_row(dataset).image_size
+    return _own(name_of(call), CallableEncoder(call, image_size=size, device=device))
+
+
+def _own(label: str, encoder: OwnEncoder) -> Contestant:
+    return Contestant(label, encoder, encoder.identity(), feature="its output", cached=encoder.keeps_weights)
+
+
+def _python(text: str, dataset: str, device: str | torch.device) -> Contestant:
+    return _callable(import_encoder(text), dataset, device)
+
+
+def _onnx(file: str, dataset: str, _: str | torch.device) -> Contestant:
+    path = Path(file)
+    return _own(path.name, OnnxEncoder(path, image_size=dataset_row(dataset).image_size))
 
 
 def _random(backbone: str, dataset: str, device: str | torch.device) -> Contestant:
@@ -151,4 +199,4 @@ def _fill(network: nn.Module, path: Path, head: tuple[str, ...]) -> None:
         )
 
 
-KINDS = {"pixels": _pixels, "random": _random, "timm": _timm}
+KINDS = {"pixels": _pixels, "random": _random, "timm": _timm, "onnx": _onnx, "python": _python}

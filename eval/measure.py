@@ -1,12 +1,16 @@
 """All protocols of one encoder on one data set."""
 
+import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 
-from eval.contestants import Contestant, fingerprint
+from eval.contestants import Contestant
+from eval.features import Features
 from eval.geometry import channel_std
 from eval.notes import COLLAPSED_NOTE
 from eval.protocols import PROTOCOLS, Protocol
@@ -34,14 +38,19 @@ def measure(
     pictures: bool,
     device: str | torch.device,
     group: Processes,
+    remark: str = "",
 ) -> list[Result]:
     """The results, those that `results` has already from there; none but for the first process.
+
+    remark: a sentence about the images that becomes a note of each result.
 
     A protocol that fails is a result without a value, and the others go on.
     Raises BadData if the encoder changes on the way.
     """
     source = source.seen_by(contestant.encoder)
     bank, queries = features_of(contestant, source, group)
+    if contestant.sha256 and not contestant.cached:  # the features themselves are all that identifies it surely
+        contestant = replace(contestant, sha256=_digest(bank, queries))
     task = Task(
         contestant.encoder, source.train, source.test, bank, queries, source.classes, device, finetune_steps,
         source.metric,
@@ -57,12 +66,21 @@ def measure(
             found += results.once(key, partial(_measured, name, contestant, source, task, results))
         except _Failed as failed:
             found.append(_result(failed.outcome, protocol, contestant, source, task, failure=failed.reason))
-    if isinstance(contestant.encoder, Encoder) and fingerprint(contestant.encoder) != contestant.sha256:
+    found = [replace(one, notes=(*filter(None, [remark]), *one.notes)) for one in found]
+    if contestant.identity() != contestant.sha256:
         raise BadData(f"{contestant.label} changed while it was measured; is a layer in training mode?")
     if pictures:
         draw(found, task, results)
     group.wait()
     return found
+
+
+def _digest(*features: Features) -> str:
+    """sha256 of features."""
+    digest = hashlib.sha256()
+    for part in features:
+        digest.update(np.ascontiguousarray(part.rows).tobytes())
+    return digest.hexdigest()
 
 
 class _Failed(Exception):

@@ -35,10 +35,8 @@ class Source:
         return self.train.digest, self.test.digest
 
     def seen_by(self, encoder: PixelEncoder) -> "Source":
-        """With large images decoded straight to the size and crop of an encoder; others are resized from their own."""
-        crop = encoder.crop if isinstance(encoder, Encoder) else 1.0
-        train, test = (part.sized(encoder.image_size, crop=crop) for part in (self.train, self.test))
-        return replace(self, train=train, test=test)
+        """With both sets as `seen_by` gives them."""
+        return replace(self, train=seen_by(self.train, encoder), test=seen_by(self.test, encoder))
 
     @property
     def metric(self) -> Metric:
@@ -68,6 +66,11 @@ class Processes:
             )  # it would take each process for a single one
         check_launch(state.num_processes)
         return cls(state.process_index, state.num_processes, state.wait_for_everyone, state.device)
+
+
+def seen_by(images: ImageSet, encoder: PixelEncoder) -> ImageSet:
+    """With large images decoded straight to the size and crop of an encoder; others are resized from their own."""
+    return images.sized(encoder.image_size, crop=encoder.crop if isinstance(encoder, Encoder) else 1.0)
 
 
 def open_source(name: str, where: Path | None, *, max_train: int | None = None, max_test: int | None = None) -> Source:
@@ -142,8 +145,8 @@ def duplicates(train: ImageSet, test: ImageSet) -> int:
 def features_of(
     contestant: Contestant, source: Source, group: Processes, *, batch_size: int | None = None
 ) -> tuple[Features, Features]:
-    """Features of train and test; a network's are cached on disk, pixels are features already."""
-    if not contestant.sha256:
+    """Features of train and test, kept on disk where the contestant says so."""
+    if not contestant.cached:
         bank, queries = (
             extract(contestant.encoder, part, batch_size=batch_size) for part in (source.train, source.test)
         )
