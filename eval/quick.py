@@ -8,7 +8,7 @@ import numpy as np
 
 from eval.contestants import Contestant
 from eval.features import embed_rows, labelled
-from eval.sources import seen_by
+from eval.sources import crop_of
 from zoo.errors import BadData
 from zoo.images.image_set import ImageSet
 
@@ -52,7 +52,7 @@ def _images_per_second(contestant: Contestant, images: ImageSet) -> float:
     if len(index) < WARM_UP + TIMED:
         raise BadData(f"{len(index)} labelled images in {images.split}; a quick look needs {WARM_UP + TIMED} at least")
     some = np.random.default_rng(0).permutation(index)[: WARM_UP + TIMED]
-    sized = seen_by(images, encoder)
+    sized = images.sized(encoder.image_size, crop=crop_of(encoder))
     embed_rows(encoder, sized, some[:WARM_UP])
     started = time.perf_counter()
     embed_rows(encoder, sized, some[WARM_UP:])

@@ -40,6 +40,7 @@ class MeasuredData:
     difficult: int = 0  # times a class is left out of an image that may be of several
     unseen: int  # test images of a class that train lacks: they are kept
     duplicates: int  # test images that train holds, too, pixel for pixel
+    different: str = ""  # where the images are not those of the published data set, as half a sentence
 
     @property
     def notes(self) -> list[str]:
@@ -51,7 +52,8 @@ class MeasuredData:
             "{} images could not be decoded and are left out.": self.skipped,
             "{} test images are in train, too.": self.duplicates,
         }
-        return [sentence.format(number) for sentence, number in known.items() if number]
+        notes = [f"not the published data set: {self.different}."] if self.different else []
+        return notes + [sentence.format(number) for sentence, number in known.items() if number]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +146,7 @@ ROW = {
     "unseen": "data.unseen",
     "duplicates": "data.duplicates",
     "data_sha256": "data.sha256",
+    "different": "data.different",
     "columns": "columns",
     "notes": "notes",
     "details": "details",
@@ -154,7 +157,7 @@ ROW = {
     "versions": "provenance.versions",
     "command": "provenance.command",
 }
-OPTIONAL = {"difficult", "columns", "notes", "details", "failure", *(f.name for f in fields(Provenance))}
+OPTIONAL = {"difficult", "different", "columns", "notes", "details", "failure", *(f.name for f in fields(Provenance))}
 REQUIRED = ROW.keys() - OPTIONAL
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,9 @@ import torch
 
 from eval.cache import cached_features
 from eval.contestants import Contestant
+from eval.decoding import DecodedOnce, readable
 from eval.features import Features, PixelEncoder, extract, has_label
+from eval.published_data import difference_from_published
 from eval.result import MeasuredData
 from zoo.errors import BadData
 from zoo.images.dataset import Metric, dataset_row
@@ -29,14 +31,17 @@ class Source:
     test: ImageSet
     classes: int
     measured: MeasuredData  # n_train and n_test: images with a label
+    decoded: DecodedOnce = field(default_factory=DecodedOnce)
 
     @property
     def sha256(self) -> tuple[str, str]:
         return self.train.digest, self.test.digest
 
     def seen_by(self, encoder: PixelEncoder) -> "Source":
-        """With both sets as `seen_by` gives them."""
-        return replace(self, train=seen_by(self.train, encoder), test=seen_by(self.test, encoder))
+        """With large images decoded straight to the size and crop of an encoder, once for all that have the same."""
+        crop = crop_of(encoder)
+        train, test = (self.decoded.sized(part, encoder.image_size, crop=crop) for part in (self.train, self.test))
+        return replace(self, train=train, test=test)
 
     @property
     def metric(self) -> Metric:
@@ -68,9 +73,9 @@ class Processes:
         return cls(state.process_index, state.num_processes, state.wait_for_everyone, state.device)
 
 
-def seen_by(images: ImageSet, encoder: PixelEncoder) -> ImageSet:
-    """With large images decoded straight to the size and crop of an encoder; others are resized from their own."""
-    return images.sized(encoder.image_size, crop=encoder.crop if isinstance(encoder, Encoder) else 1.0)
+def crop_of(encoder: PixelEncoder) -> float:
+    """Share of the shorter side that an encoder looks at, (0, 1]."""
+    return encoder.crop if isinstance(encoder, Encoder) else 1.0
 
 
 def open_source(name: str, where: Path | None, *, max_train: int | None = None, max_test: int | None = None) -> Source:
@@ -82,7 +87,9 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
     if train.classes != test.classes:
         only = sorted(set(train.classes) ^ set(test.classes)) or "the order"
         raise BadData(f"{name}: train and test do not have the same classes; different: {only}")
-    train, test = in_one_order(train.sample(max_train)), in_one_order(test.sample(max_test))
+    different, decoded = difference_from_published(name, train, test), DecodedOnce()
+    train, test = (readable(part, decoded) for part in (train.sample(max_train), test.sample(max_test)))
+    train, test = in_one_order(train), in_one_order(test)
     known = [has_label(part.labels) for part in (train, test)]
     data = MeasuredData(
         name=name,
@@ -94,6 +101,7 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
         difficult=sum(int((part.labels[has_label(part.labels)] < 0).sum()) for part in (train, test)),
         unseen=unseen(train.labels, test.labels),
         duplicates=duplicates(train, test),
+        different=different,
     )
     if data.unseen and data.unseen == data.n_test and len(np.unique(train.labels)) > 1:  # one class has its own refusal
         raise BadData(
@@ -106,7 +114,7 @@ def open_source(name: str, where: Path | None, *, max_train: int | None = None, 
             "worthless. Is test a copy of train?"
         )
     classes = train.labels.shape[1] if train.labels.ndim > 1 else dataset_row(name).classes
-    return Source(name, train, test, classes, data)
+    return Source(name, train, test, classes, data, decoded)
 
 
 def _some_classes(split: ImageSet) -> str:

@@ -59,5 +59,5 @@ def test_a_probe_of_photographs_beats_chance_by_far_and_shuffled_labels_teach_it
     low, high = wilson(1 / 4, 200, z=3)
     assert honest.value > 0.5 > high
     assert low <= shuffled.value <= high
-    assert honest.ci95[0] <= honest.value <= honest.ci95[1]
+    assert honest.interval[0] <= honest.value <= honest.interval[1]
     assert fingerprint(task.encoder) == before

@@ -162,4 +162,4 @@ def test_fine_tuning_chooses_among_twenty_settings_without_the_test(encoder):
     assert outcome.name == "finetune-2"  # beside one of 5,000 steps, not in its place
     assert len(outcome.extras["held_out"]) == 20
     assert "2 steps" in outcome.protocol
-    assert outcome.ci95 == wilson(outcome.value, 60)
+    assert outcome.interval == wilson(outcome.value, 60)

@@ -62,7 +62,7 @@ def test_a_mean_is_no_number_of_the_weights_that_its_card_names(card: Card):
     told = {"command": "python -m eval.score", "date": "2026-01-31"}
     first = run(card, 15, 0.9, **told)
     (row,) = mean_results(first, [run(card, 16, 0.5), run(card, 17, 0.6)])
-    both = first.with_result(row)
+    both = first.with_result(row.to_row())
     assert both.measured == both.accuracies == [first.results[0]]
     text = model_card(both, "someone/x", ())
     header = yaml.safe_load(text.split("---")[1])
@@ -75,7 +75,7 @@ def test_rows_over_seeds_are_not_averaged_again(card: Card):
     runs = [run(card, 16, 0.5), run(card, 17, 0.6)]
     first = run(card, 15, 0.9)
     (row,) = mean_results(first, runs)
-    assert len(mean_results(first.with_result(row), runs)) == 1
+    assert len(mean_results(first.with_result(row.to_row()), runs)) == 1
 
 
 def test_runs_that_cannot_be_averaged_are_refused_with_the_reason(card: Card):
@@ -97,7 +97,7 @@ def test_runs_that_cannot_be_averaged_are_refused_with_the_reason(card: Card):
     for runs, message in cases:
         with pytest.raises(BadData, match=message):
             mean_results(one, runs)
-    with pytest.raises(BadData, match=r"^simco-r20-digits has no numbers yet: python -m eval\.score"):
+    with pytest.raises(BadData, match=r"^simco-r20-digits has no numbers yet: zoo score"):
         mean_results(card, [one, two])
 
 
@@ -164,7 +164,7 @@ def test_two_recipes_are_compared_over_their_trainings(card: Card):
     ]
     line = f"| {' | '.join([*cells, '+8.00 [-2.58, +18.58]', '0.095', ''])} |"
     assert line in table([found], a.name, b.name).splitlines()
-    with pytest.raises(BadData, match=r"first model has 1, the second 0, none of the same measure; .*eval.seeds"):
+    with pytest.raises(BadData, match=r"first model has 1, the second 0, none of the same measure; .*zoo seeds"):
         compare_recipes(a, run(card, 1, 0.5))
     with pytest.raises(BadData, match=r"first model has 1, the second 1, none of the same measure"):
         compare_recipes(a, trained(card, "simmoco-r20-digits", [0.4, 0.5], n_test=100))

@@ -220,7 +220,7 @@ def test_a_network_is_measured_on_it_from_the_command_line(squares, tmp_path, mo
         capsys.readouterr().out
     )
     rows = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [row.metric for row in rows].count("11-point mAP") == 1
+    assert [row["metric"] for row in rows].count("11-point mAP") == 1
     assert len(rows) == 7
 
 

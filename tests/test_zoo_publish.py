@@ -122,9 +122,9 @@ def test_every_protocols_rows_come_into_the_card_with_their_own_metric_and_unit(
             assert value == pytest.approx(scale * mine[name].value, abs=1e-4)
             assert (kind == "accuracy") == name.startswith("top-1 accuracy")
     uniformity = next(row for row in mine.values() if row.metric.startswith("uniformity"))
-    assert f" | {uniformity['metric']} | {uniformity['value']:.2f} |  | 60 |" in text  # below 0, and no percentage
+    assert f" | {uniformity.metric} | {uniformity.value:.2f} |  | 60 |" in text  # below 0, and no percentage
     shots = next(row for row in mine.values() if row.key.startswith("fewshot-5"))
-    assert f" | {100 * shots['value']:.2f} ± {100 * shots['std']:.2f} % |  | 60 |" in text
+    assert f" | {100 * shots.value:.2f} ± {100 * shots.extras['std']:.2f} % |  | 60 |" in text
 
 
 def test_the_card_tells_the_recipe_the_training_and_the_limits_and_has_no_placeholder(run: Path):
