@@ -86,7 +86,8 @@ def readable(images: ImageSet, decoded: DecodedOnce) -> ImageSet:
         name, reason = next(iter(named.items()))
         raise BadData(f"none of {len(images)} {images.split} images can be decoded, such as {name}: {reason}")
     digest = hashlib.sha256(f"{images.digest} without {sorted(map(int, reasons))}".encode()).hexdigest()
-    return replace(images.part(good, digest=digest), skipped=images.skipped | named)
+    left_out = images.left_out + len(named)
+    return replace(images.part(good, digest=digest), skipped=images.skipped | named, left_out=left_out)
 
 
 def _unreadable(images: ImageSet, decoded: DecodedOnce) -> Iterator[tuple[str, str]]:
@@ -97,8 +98,8 @@ def _unreadable(images: ImageSet, decoded: DecodedOnce) -> Iterator[tuple[str, s
         try:
             pixels[np.array([i])]
             return ""
-        except BadData as error:
-            return str(error)
+        except BadData:
+            return images.fault(i)
 
     starts = tqdm(range(0, len(images), BATCH), desc=f"checking {images.split} images", leave=False, disable=None)
     with ThreadPoolExecutor(THREADS) as threads:

@@ -149,7 +149,7 @@ class EmbedShard:
     def _pixels(self, content: bytes | None) -> np.ndarray:
         if not content or len(content) > MAX_IMAGE:
             raise BadImage(f"larger than {MAX_IMAGE:,} bytes" if content else "no bytes")
-        return self._session.preprocess(content)
+        return self._session.preprocess(content, formats=None)
 
 
 def _run(todo: list[Shard], model: str, source: str, output: Path, *, workers: int, address: str | None) -> None:

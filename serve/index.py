@@ -17,10 +17,11 @@ if __name__ == "__main__":
 
 import onnxruntime  # noqa: F401  (serve.session's)
 
-from serve.limits import MAX_BATCH, MAX_IMAGE, SUFFIXES
+from serve.limits import MAX_BATCH, MAX_IMAGE
 from serve.search import SUFFIX, Entry, Facts, read_index, write_index
 from serve.session import Session, open_model
 from zoo.files import locked, zoo_home
+from zoo.images.walk import IMAGE_SUFFIXES, find_images
 from zoo.model.embedding import unit_rows
 
 ASIDE = ".building"  # folder beside an index: who holds its lock builds, and keeps there what is embedded so far
@@ -40,7 +41,7 @@ def build(
 
     Args:
         model: a kept model's name, a run folder or an .onnx file.
-        folder: searched through all its folders for JPEG, PNG and WebP files.
+        folder: searched through all its folders for image files.
         output: the file to write, ending in .index.npz; by default in $ZOO_HOME/indexes, named after the folder.
     """
     path = output or default_file(folder)
@@ -76,12 +77,14 @@ def entries_below(folder: Path) -> list[Entry]:
     """Every image file below a folder, in the order of their paths. Raises BadData if there is none."""
     if not folder.is_dir():
         raise BadData(f"{folder}: no such folder")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    if not paths:
-        raise BadData(f"{folder}: no image file ({', '.join(sorted(SUFFIXES))})")
+    found = find_images(folder)
+    for name, reason in found.skipped.items():
+        print(f"left out: {folder / name}: {reason}", file=sys.stderr)
+    if not found.paths:
+        raise BadData(f"{folder}: no image file ({', '.join(sorted(IMAGE_SUFFIXES))})")
     return [
-        Entry(path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns)
-        for path, stat in ((path, path.stat()) for path in paths)
+        Entry(path.as_posix(), stat.st_size, stat.st_mtime_ns)
+        for path, stat in ((path, (folder / path).stat()) for path in found.paths)
     ]
 
 
@@ -137,7 +140,7 @@ def _decoded(
             entry.path.encode()
             if entry.size > MAX_IMAGE:
                 raise BadImage(f"larger than {MAX_IMAGE:,} bytes")
-            batch.append((entry, session.preprocess((folder / entry.path).read_bytes())))
+            batch.append((entry, session.preprocess((folder / entry.path).read_bytes(), formats=None)))
         except (BadImage, OSError) as error:
             reasons.append(f"{folder / entry.path}: {error}")
         except UnicodeEncodeError:  # no answer in JSON could hold it

@@ -1,7 +1,6 @@
 """What one request, and one worker, may hold. Every number is checked before the work it bounds."""
 
 FORMATS = ("JPEG", "PNG", "WEBP")  # by their first bytes, in Pillow's words
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}  # of their files in folders and archives
 MAX_BODY = 32 * 2**20  # bytes of a request body, counted while it arrives
 MAX_BUFFERED = 8 * MAX_BODY  # bytes of all request bodies in one worker's memory
 MAX_COMMAS = 1_000  # of one JSON body; 32 data URIs need 63, and a parser makes a hundred bytes of every further item

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -45,13 +46,15 @@ class Session:
         self.weights_sha256: str = facts["weights_sha256"]  # of the safetensors file it was exported from
         self.licence: str = facts["licence"]  # of the weights, an SPDX identifier, or ""
 
-    def preprocess(self, picture: bytes) -> np.ndarray:
-        """(S, S, 3) uint8 of an encoded JPEG, PNG or WebP, S = image_size.
+    def preprocess(self, picture: bytes, *, formats: Sequence[str] | None = FORMATS) -> np.ndarray:
+        """(S, S, 3) uint8 of an encoded picture, S = image_size.
+
+        formats: allowed encodings, in Pillow's words; None for one's own files, of any type that is read.
 
         Raises BadImage, ImageTooLarge, ImageFormatNotAllowed.
         """
         check_structure(picture)
-        return preprocess(picture, image_size=self.image_size, crop=self.crop, formats=FORMATS)
+        return preprocess(picture, image_size=self.image_size, crop=self.crop, formats=formats)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """(B, S, S, 3) uint8 -> (B, D) float32, B >= 1."""

@@ -311,16 +311,19 @@ def test_labels_out_of_range_are_bad_data(tmp_path: Path, label: int, said: str)
         open_images("cifar10", "train", data=tmp_path)
 
 
-@pytest.mark.parametrize("label", ["cat", 1.5])
-def test_labels_that_are_no_class_indices_are_bad_data(tmp_path: Path, label: object):
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [("cat", r"1 classes \(cat \.\.\.\), not 10; another data set"), (1.5, "there is a label 1.5; a")],
+)
+def test_labels_that_are_no_classes_of_the_data_set_are_bad_data(tmp_path: Path, label: object, said: str):
     write_shard(tmp_path / "train-0.parquet", [(png(9), "9.png", label)])
-    with pytest.raises(BadData, match=rf"train-0\.parquet: there is a label {label!r}; a label is a class index"):
+    with pytest.raises(BadData, match=said):
         open_images("cifar10", "train", data=tmp_path)
 
 
 def test_a_table_without_images_is_bad_data(tmp_path: Path):
     pq.write_table(pa.table({"text": ["a"], "label": [1]}), tmp_path / "train-0.parquet")
-    with pytest.raises(BadData, match=r"no image column \(bytes, path\) among \['text', 'label'\]"):
+    with pytest.raises(BadData, match=r"no image column, .* it has text \(string\), label"):
         open_images("cifar10", "train", data=tmp_path)
 
 

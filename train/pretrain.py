@@ -83,6 +83,8 @@ def pretrain(
     main, device = accelerator.is_main_process, accelerator.device
     folder = out or Path("runs", recipe.name)
     images = open_images(parse_name(recipe.name).dataset, "train", data, stream=stream).sample(limit)
+    if not images.square:
+        images = images.whole()  # views are cut from all of each picture, not from a square in its middle
     batch_size, steps_per_epoch = recipe.batch_size, steps_in_epoch(len(images), recipe.batch_size, world)
     total = recipe.epochs * steps_per_epoch
     method, probe, look_at, optimizer = _untrained(recipe, images, device, main=main)

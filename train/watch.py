@@ -169,7 +169,7 @@ class Watch:
             path = self._folder / "skipped.txt"
             earlier = path.read_text().splitlines() if path.exists() else []  # of the run before a stop
             write_bytes(path, "".join(f"{line}\n" for line in dict.fromkeys([*earlier, *lines])).encode())
-            self._bar.write(f"{skipped_line(lines, self._said, of=len(self._images))}. All are in {path}")
+            self._bar.write(f"{skipped_line(lines, self._said, of=self._images.listed)}. All are in {path}")
             self._said = len(lines)
 
 

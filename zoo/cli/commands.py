@@ -1,6 +1,5 @@
 """The commands of `zoo`, for tyro, which makes their flags and help texts of signatures and docstrings."""
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -16,12 +15,11 @@ from zoo.cli.listing import info, list_models
 from zoo.errors import BadData, BadImage, ZooError, needs
 from zoo.files import new_file, sha256
 from zoo.hub.store import keep, onnx_file, read_card
+from zoo.images.walk import IMAGE_SUFFIXES, find_images, summary
 from zoo.model.embedding import unit_rows
 
 if TYPE_CHECKING:
     from zoo.model.encoder import Encoder
-
-IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 
 
 def embed(
@@ -86,12 +84,15 @@ def _images_below(folder: Path, bad: list[str]) -> list[Path]:
     """The image files in order; why a folder cannot be searched is added to `bad`."""
     if not folder.exists():
         raise FileNotFoundError(f"{folder}: no such file or folder")
-    walk = os.walk(folder, onerror=lambda error: bad.append(str(error)))
-    files = sorted(Path(root, name) for root, _, names in walk for name in names) if folder.is_dir() else [folder]
-    paths = [path for path in files if path.suffix.lower() in IMAGES and path.is_file()]
-    if not paths:
-        raise BadData(f"{folder}: no image file ({', '.join(sorted(IMAGES))})")
-    return paths
+    if folder.is_file():
+        return [folder]
+    found = find_images(folder, on_error=lambda error: bad.append(str(error)))
+    bad += [f"{folder / name}: {reason}" for name, reason in found.skipped.items()]
+    if found.others:
+        print(f"{folder}: {summary(found.others)}", file=sys.stderr)
+    if not found.paths:
+        raise BadData(f"{folder}: no image file ({', '.join(sorted(IMAGE_SUFFIXES))})")
+    return [folder / path for path in found.paths]
 
 
 def keep_run(run: Path, /, force: bool = False, inside: bool = False) -> None:

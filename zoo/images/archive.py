@@ -35,7 +35,9 @@ def _extract(path: Path, folder: Path) -> None:
     try:
         if path.name.lower().endswith(".zip"):
             with zipfile.ZipFile(path) as archive:  # zipfile drops "..", leading slashes and links itself
-                archive.extractall(folder)
+                for member in archive.infolist():
+                    member.filename = member.filename.replace("\\", "/")  # as some Windows tools write them
+                    archive.extract(member, folder)
         else:
             with tarfile.open(path) as archive:
                 archive.extractall(folder, filter="data")

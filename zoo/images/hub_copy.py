@@ -7,6 +7,8 @@ import numpy as np
 from zoo.errors import BadData
 from zoo.images.dataset import Dataset, SplitName
 from zoo.images.index import BlockCache, Encoded, Index
+from zoo.images.labels import class_indices, class_names, label_name
+from zoo.images.parquet import IMAGE_COLUMNS
 
 ROWS = 256  # of a block
 
@@ -27,12 +29,14 @@ def _opened(row: Dataset, split: SplitName, where: str) -> Index:
     import datasets
 
     table = datasets.load_dataset(row.hub, split=split)
-    image = next((name for name, kind in table.features.items() if isinstance(kind, datasets.Image)), None)
+    able = [name for name, kind in table.features.items() if isinstance(kind, datasets.Image)]
+    image = next((name for name in IMAGE_COLUMNS if name in able), able[0] if len(able) == 1 else None)
     if image is None:
-        raise BadData(f"{where}: no image column among {list(table.features)}")
-    label = next((name for name in (row.label, "label") if name in table.features), None)
+        raise BadData(f"{where}: one image column is needed; it has {', '.join(able) or 'none'}")
+    label = label_name(list(table.features), row.label)
     classes = tuple(getattr(table.features[label], "names", None) or ()) if label else ()
-    marks = [-1 if value is None else value for value in table[label]] if label else [-1] * len(table)
+    marks = list(table[label]) if label else [None] * len(table)
+    classes = classes or class_names(marks)
     encoded = table.select_columns([image]).cast_column(image, datasets.Image(decode=False))
 
     def load(block: int) -> list[bytes]:
@@ -42,7 +46,7 @@ def _opened(row: Dataset, split: SplitName, where: str) -> Index:
     held = BlockCache(load)
     blocks = np.arange(len(table)) // ROWS
     return Index(
-        np.asarray(marks, np.int64),
+        class_indices(marks, classes, where),
         classes,
         blocks,
         [(f"{row.hub}@{split}", len(table))],

@@ -37,6 +37,7 @@ class ImageSet:
     square: bool = True  # whether no picture had to be cut to a square to be kept in memory
     skipped: dict[str, str] = field(default_factory=dict)  # images that cannot be decoded, as found, with the reason
     source: Path | None = None  # the folder that the files are in
+    left_out: int = 0  # pictures that were found unreadable before and are not among `rows`
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -45,6 +46,11 @@ class ImageSet:
     def in_memory(self) -> bool:
         """Whether all images are decoded already. Any order then reads as well as any other."""
         return self.array is not None
+
+    @property
+    def listed(self) -> int:
+        """How many pictures there are, those that cannot be read included."""
+        return len(self) + self.left_out
 
     @property
     def blocks(self) -> np.ndarray:
@@ -72,6 +78,15 @@ class ImageSet:
         except (BadImage, OSError) as error:
             self.skipped[name] = str(error).removeprefix(f"{name}: ")
             return None
+
+    def fault(self, i: int) -> str:
+        """Why the picture at `i` cannot be decoded; "" if it can."""
+        name, encoded = self.read(i)
+        try:
+            decode(name, encoded)
+            return ""
+        except (BadImage, OSError) as error:
+            return str(error).removeprefix(f"{name}: ")
 
     def pixels(self, size: int | None = None) -> Any:
         """(n, size, size, 3) uint8, indexed like an array: the memory-mapped one, or decoded as it is asked for."""

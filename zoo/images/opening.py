@@ -19,7 +19,7 @@ from zoo.images.parquet import parquet_shards
 from zoo.images.pixel_cache import cached_pixels
 from zoo.images.tar import tar_shards
 from zoo.images.voc import voc_images
-from zoo.images.walk import suffix_of, walk
+from zoo.images.walk import reads_heif, suffix_of, walk
 
 LARGEST_CACHED = 96  # pixels; larger images would not fit a memory-mapped array of the whole split
 FOLDER = "folder:"  # before the path of a folder of one's own
@@ -60,7 +60,7 @@ def open_images(name: str, split: SplitName, data: str | Path | None = None, *, 
 
     if stream or row.image_size > LARGEST_CACHED:
         return _on_disk(name, split, row, index, source)
-    settings = [row.hub, row.label, row.classes, own]
+    settings = [row.hub, row.label, row.classes, own, reads_heif()]
     found = cached_pixels(index, name=f"{name}-{split}", image_size=row.image_size, source=source, settings=settings)
     return ImageSet(
         name,
@@ -75,6 +75,7 @@ def open_images(name: str, split: SplitName, data: str | Path | None = None, *, 
         array=found.pixels,
         square=found.square,
         skipped=found.skipped,
+        left_out=len(found.skipped),
     )
 
 
@@ -91,6 +92,7 @@ def _on_disk(name: str, split: str, row: Dataset, index: Callable[[], Index], so
         index=index,
         source=source,
         skipped=dict(found.skipped),
+        left_out=len(found.skipped),
     )
 
 
@@ -124,10 +126,13 @@ def _index(name: str, split: SplitName, row: Dataset, source: Path | None, *, ow
     if row.several_labels:
         return voc_images(source, split)
     files = walk(source).files
-    if shards := shards_of(files, split, ".parquet"):
-        return _of_all_classes(parquet_shards([source / path for path in shards], row.label), row, str(source))
-    if shards := shards_of(files, split, ".tar"):
-        return tar_shards([source / path for path in shards])
+    other = SPLITS[1 - SPLITS.index(split)]
+    for suffix in (".parquet", ".tar"):
+        mine, siblings = ([source / path for path in shards_of(files, each, suffix)] for each in (split, other))
+        if mine and suffix == ".parquet":
+            return _of_all_classes(parquet_shards(mine, row.label, siblings=siblings), row, str(source))
+        if mine:
+            return _of_all_classes(tar_shards(mine, siblings=siblings), row, str(source))
     if (source / split).is_dir():
         return class_folders(source, split)
     wanted = f"{split}-*.parquet or {split}-*.tar shards, or a folder {split}/"

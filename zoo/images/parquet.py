@@ -10,33 +10,41 @@ import numpy as np
 
 from zoo.errors import BadData
 from zoo.images.index import BlockCache, Encoded, Index
+from zoo.images.labels import class_indices, class_names, label_name
+
+# Columns that hold the pictures of a data set, the likeliest first.
+IMAGE_COLUMNS = ("image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "bytes")
 
 
-def parquet_shards(paths: Sequence[Path], label: str) -> Index:
-    """The rows of all `paths`, in order. label: the column of class indices; "label" is taken where it is missing.
+def parquet_shards(paths: Sequence[Path], label: str, *, siblings: Sequence[Path] = ()) -> Index:
+    """The rows of all `paths`, in order.
 
-    Raises BadData for a file that is damaged or holds no pictures, and for labels that are no class indices.
+    Args:
+        paths: of one split.
+        label: the column of labels; where it is missing, the likeliest one is taken.
+        siblings: the shards of the other splits, so that class names mean the same in all.
+
+    Raises BadData for a file that is damaged, has no column of pictures or several, and for labels of no class.
     """
     from pyarrow.parquet import ParquetFile
 
     groups: list[tuple[Path, int, str, int]] = []  # shard, number in it, image column, first row
     counts: list[int] = []
-    labels: list[int] = []
+    marks: list[Any] = []
     classes: tuple[str, ...] = ()
     for path in paths:
         with _sound(path), ParquetFile(path) as file:
-            schema, meta = file.schema_arrow, file.metadata
-            image = next((column.name for column in schema if _holds_pictures(column.type)), "")
-            if not image:
-                raise BadData(f"{path}: no image column (bytes, path) among {schema.names}")
-            column = next((name for name in (label, "label") if name in schema.names), None)
-            classes = classes or _class_names(schema, column)
+            meta, image = file.metadata, picture_column(file.schema_arrow, str(path))
+            column = label_name(file.schema_arrow.names, label)
+            classes = classes or _stored_names(file.schema_arrow, column)
             sizes = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
             firsts = np.cumsum([0, *sizes])
             groups += [(path, group, image, int(firsts[group])) for group in range(len(sizes))]
             counts += sizes
-            labels += _marks(file.read([column])[column].to_pylist(), path) if column else [-1] * meta.num_rows
+            marks += file.read([column])[column].to_pylist() if column else [None] * meta.num_rows
     starts = np.cumsum([0, *counts])
+    if not classes and any(isinstance(mark, str) for mark in marks):
+        classes = class_names([*marks, *(mark for path in siblings for mark in _marks(path, label))])
 
     def load(group: int) -> list[bytes]:
         path, number, image, _ = groups[group]
@@ -44,7 +52,7 @@ def parquet_shards(paths: Sequence[Path], label: str) -> Index:
             cells = file.read_row_group(number, [image])[image].to_pylist()
         if len(cells) != counts[group]:
             raise BadData(f"{path}: has been replaced by another file since it was opened. Start again")
-        return [(cell or {}).get("bytes") or b"" for cell in cells]
+        return [bytes_of(cell) or b"" for cell in cells]
 
     held = BlockCache(load)
 
@@ -56,7 +64,29 @@ def parquet_shards(paths: Sequence[Path], label: str) -> Index:
 
     facts = [(path.name, path.stat().st_size) for path in paths]
     blocks = np.repeat(np.arange(len(groups)), counts)
-    return Index(np.asarray(labels, np.int64), classes, blocks, facts, read)
+    return Index(class_indices(marks, classes, str(paths[0].parent)), classes, blocks, facts, read)
+
+
+def picture_column(schema: Any, where: str) -> str:
+    """The column of encoded pictures of an Arrow schema.
+
+    The likeliest name of IMAGE_COLUMNS, else the only column that can hold pictures. Raises BadData if there is none,
+    or several without a likeliest one.
+    """
+    able = [column.name for column in schema if _holds_bytes(column.type)]
+    lower = {name.lower(): name for name in reversed(able)}
+    likeliest = next((lower[name] for name in IMAGE_COLUMNS if name in lower), None)
+    if likeliest or len(able) == 1:
+        return likeliest or able[0]
+    if able:
+        raise BadData(f"{where}: which column holds the images: {', '.join(able)}? Name it `image`")
+    held = ", ".join(f"{column.name} ({column.type})" for column in schema)
+    raise BadData(f"{where}: no image column, of bytes or of the Hub's struct of bytes and path; it has {held}")
+
+
+def bytes_of(cell: Any) -> bytes | None:
+    """The encoded picture of a cell; None where there is none."""
+    return cell.get("bytes") if isinstance(cell, dict) else cell
 
 
 @contextmanager
@@ -68,25 +98,36 @@ def _sound(path: Path) -> Iterator[None]:
         yield
     except (ArrowException, OSError) as error:
         reason = " ".join(str(error).split())  # Arrow's messages have several lines
-        raise BadData(f"{path}: cannot be read ({reason}). Download it again") from error
+        raise BadData(f"{path}: cannot be read ({reason}). {_advice(error)}") from error
 
 
-def _marks(column: list[Any], path: Path) -> list[int]:
-    """The labels of a column, -1 where there is none."""
-    wrong = next((value for value in column if not isinstance(value, int | None)), None)
-    if wrong is not None:
-        raise BadData(f"{path}: there is a label {wrong!r}; a label is a class index, an integer")
-    return [-1 if value is None else value for value in column]
+def _advice(error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        return "Change its permissions"
+    if isinstance(error, FileNotFoundError):
+        return "It was there when the data set was opened; put it back and start again"
+    return "Download it again"
 
 
-def _holds_pictures(kind: Any) -> bool:
-    """Whether a cell is the Hub's struct of bytes and path."""
+def _marks(path: Path, label: str) -> list[Any]:
+    """The labels of one shard as they are stored."""
+    from pyarrow.parquet import ParquetFile
+
+    with _sound(path), ParquetFile(path) as file:
+        column = label_name(file.schema_arrow.names, label)
+        return file.read([column])[column].to_pylist() if column else []
+
+
+def _holds_bytes(kind: Any) -> bool:
+    """Whether a cell is bytes, or a struct that has `bytes`."""
     from pyarrow import types
 
-    return types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    if types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 and _holds_bytes(kind.field("bytes").type)
+    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_null(kind)
 
 
-def _class_names(schema: Any, label: str | None) -> tuple[str, ...]:
+def _stored_names(schema: Any, label: str | None) -> tuple[str, ...]:
     """The names that the `datasets` library wrote beside a column of class indices; () where there are none."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]

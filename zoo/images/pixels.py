@@ -6,6 +6,7 @@ encoder's image size. Colour is settled here (orientation, alpha, palette, depth
 
 import io
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,12 +14,14 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from zoo.errors import BadImage, ImageFormatNotAllowed, ImageTooLarge
+from zoo.images.walk import reads_heif
 
 Picture = Any  # str | Path | bytes | PIL.Image.Image | numpy.ndarray
 
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 MAX_PIXELS = 25_000_000  # width times height, read from the header before anything is decoded
 MAX_SIDE = 8192  # pixels
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a TIFF's tag, and its value where 0 is white
 TURNS = {  # what makes a picture upright, by EXIF's orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -100,6 +103,8 @@ def _from_array(array: np.ndarray) -> Image.Image:
 def _from_file(
     file: BinaryIO, label: str, formats: Sequence[str] | None, max_pixels: int, max_side: int
 ) -> Image.Image:
+    if formats is None:
+        _add_heif()
     try:
         image = Image.open(file, formats=None if formats is None else tuple(formats))
     except UnidentifiedImageError as error:
@@ -119,6 +124,14 @@ def _from_file(
     return _decoded(image, label)
 
 
+@cache
+def _add_heif() -> None:
+    if reads_heif():
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+
+
 def _decoded(image: Image.Image, label: str) -> Image.Image:
     try:
         return _as_rgb(image, label)
@@ -135,13 +148,21 @@ def _upright(image: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
+def _is_negative(image: Image.Image) -> bool:
+    """Whether 0 is white in a TIFF of 16 bits, which Pillow gives as it is stored; of 8 bits it turns them round."""
+    tags = getattr(image, "tag_v2", {})
+    return image.mode.startswith("I;16") and tags.get(PHOTOMETRIC) == WHITE_IS_ZERO
+
+
 def _as_rgb(image: Image.Image, label: str) -> Image.Image:
+    negative = _is_negative(image)
     image = _upright(image)
     mode = image.mode
     if mode in ("F", "I") or (mode.startswith("I;") and not mode.startswith("I;16")):
         raise BadImage(f"{label}: pixel mode {mode} has no agreed range; convert it to 8 or 16 bits first")
     if mode.startswith("I;16"):
         wide = np.asarray(image).astype(np.uint32)  # 0..65535
+        wide = 65535 - wide if negative else wide
         grey = ((wide + 128) // 257).astype(np.uint8)
         grey[wide == image.info.get("transparency", -1)] = BACKGROUND[0]  # PNG's one transparent grey level
         image = Image.fromarray(grey)

@@ -3,6 +3,8 @@
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +12,10 @@ IMAGE_SUFFIXES = frozenset({
     ".apng", ".avif", ".bmp", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png",
     ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp",
 })  # fmt: skip
+HEIF_SUFFIXES = frozenset({".heic", ".heif", ".hif"})  # read where the package pillow-heif is installed
+UNREAD_SUFFIXES = frozenset({
+    ".arw", ".cr2", ".cr3", ".dng", ".jxl", ".nef", ".orf", ".psd", ".raf", ".rw2", ".svg",
+})  # pictures that are read nowhere here  # fmt: skip
 NAMED_TYPES = 4  # file types that one line of a summary names
 
 
@@ -30,7 +36,24 @@ class Found(NamedTuple):
 
 def is_image(name: str) -> bool:
     """Whether a file of this name counts as an image, in a folder, an archive or a shard."""
-    return suffix_of(name) in IMAGE_SUFFIXES
+    suffix = suffix_of(name)
+    return suffix in IMAGE_SUFFIXES or (suffix in HEIF_SUFFIXES and reads_heif())
+
+
+@cache
+def reads_heif() -> bool:
+    """Whether pictures of phones in HEIF can be read."""
+    return find_spec("pillow_heif") is not None
+
+
+def unread_reason(name: str) -> str:
+    """Why a file that is a picture by its name cannot be read; "" for other files."""
+    suffix = suffix_of(name)
+    if suffix in HEIF_SUFFIXES and not reads_heif():
+        return "HEIF is read by the package pillow-heif: pip install pillow-heif"
+    if suffix in UNREAD_SUFFIXES:
+        return f"{suffix} is not read; convert it to JPEG or PNG"
+    return ""
 
 
 def suffix_of(name: str) -> str:
@@ -102,10 +125,17 @@ def _walk_folders(
 
 def find_images(folder: Path, *, on_error: Callable[[OSError], object] | None = None) -> Found:
     """The image files below `folder`, by their names, and what else is there."""
-    files, passed_over = walk(folder, on_error=on_error)
-    paths = [path for path in files if is_image(path.name)]
-    others = Counter(suffix_of(path.name) for path in files if not is_image(path.name))
-    return Found(paths, passed_over, dict(others))
+    files, skipped = walk(folder, on_error=on_error)
+    paths: list[Path] = []
+    others: Counter[str] = Counter()
+    for path in files:
+        if is_image(path.name):
+            paths.append(path)
+        elif reason := unread_reason(path.name):
+            skipped[path.as_posix()] = reason
+        else:
+            others[suffix_of(path.name)] += 1
+    return Found(paths, skipped, dict(others))
 
 
 def summary(others: dict[str, int]) -> str:
