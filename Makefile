@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint reproduce bench clean
 
 demo: $(VENV)/demo.installed
-	$(BIN)/python demo.py
+	$(BIN)/zoo demo
 
 test: $(VENV)/dev.installed
 	$(BIN)/python -m pytest --numprocesses auto
@@ -19,7 +19,7 @@ lint: $(VENV)/dev.installed
 	$(BIN)/mypy
 
 reproduce: $(VENV)/demo.installed
-	$(BIN)/python reproduce.py $(if $(DATA),--data '$(DATA)')
+	$(BIN)/zoo reproduce $(if $(DATA),--data '$(DATA)')
 
 bench: $(VENV)/dev.installed
 	PYTHONPATH=. $(BIN)/python tests/bench/step.py

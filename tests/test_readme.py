@@ -1,6 +1,6 @@
 """Every code block of the README runs, in order, in a copy of the repository, as a reader would type it.
 
-Stand-ins, so that it takes a minute: `make demo` becomes `python demo.py` with fewer epochs (the installation is the
+Stand-ins, so that it takes a minute: `make demo` becomes `zoo demo` with fewer epochs (the installation is the
 environment that runs the tests), `make test` is this very run, and the CIFAR-100 commands use few images. They need
 ../shared/data; without it that one block is left out.
 """
@@ -35,7 +35,7 @@ def test_every_code_block_runs(copy: Path, home: Path):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
     port, servers = str(free_port()), []
     stand_ins = {
-        "make demo": "python demo.py --epochs 3",
+        "make demo": "zoo demo --epochs 3",
         "make test": "true",
         "path/to/cifar100": str(CIFAR100),
         "--epochs 2": "--epochs 2 --limit 128 --batch-size 64 --knn-every 0",

@@ -19,7 +19,13 @@ from zoo.libraries import NO_REPORTS
 pytest_plugins = ["serve_fixtures"]
 
 ROOT = Path(__file__).parents[1]
-CONFIGURED = ("serve", "eval", "train", "zoo/release")  # their __init__ runs before any import of their modules
+CONFIGURED = (
+    "serve",
+    "eval",
+    "train",
+    "zoo/release",
+    "zoo/cli",
+)  # their __init__ runs before any import of their modules
 REPORTING = {"onnxruntime", "bentoml", "matplotlib"}
 
 

@@ -16,8 +16,7 @@ NO_REPORTS = {
 def configure_libraries() -> None:
     """Set the environment variables of libraries, where the user has not set them.
 
-    `eval`, `train`, `serve` and `zoo.release` call it before any of their modules imports anything; child processes
-    inherit it.
+    The packages above `zoo.hub` call it before any of their modules imports anything; child processes inherit it.
     """
     for variable, value in NO_REPORTS.items():
         os.environ.setdefault(variable, value)

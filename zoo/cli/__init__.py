@@ -1,1 +1,5 @@
 """The `zoo` command."""
+
+from zoo.libraries import configure_libraries
+
+configure_libraries()

@@ -3,6 +3,7 @@
 zoo train RECIPE           train an encoder        zoo score MODEL     measure it       zoo seeds, zoo detect
 zoo export MODEL           to ONNX                 zoo serve MODEL     over HTTP        zoo index, zoo bulk
 zoo doctor                 what is installed, and what hides what
+zoo demo                   all of it on digits     zoo reproduce NAME  a checkpoint of the package again
 
 These have their own --help. For several processes: accelerate launch -m zoo.cli train RECIPE.
 """
@@ -29,6 +30,8 @@ PROGRAMS = {
     "serve": Program("serve.launch", "serve"),
     "index": Program("serve.index", "index"),
     "bulk": Program("serve.bulk", "bulk"),
+    "demo": Program("zoo.cli.demo", "demo"),
+    "reproduce": Program("zoo.cli.reproduce", "demo"),
 }
 
 

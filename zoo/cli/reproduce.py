@@ -2,13 +2,12 @@
 
     make reproduce                                                # the cheapest: mocov2-r20-cifar100
     make reproduce DATA=path/to/cifar100                          # from a copy of the data that is here
-    python reproduce.py simco-r20-cifar100 --data path/to/cifar100
+    zoo reproduce simco-r20-cifar100 --data path/to/cifar100
 
 On the same kind of processor and with the same versions, the weights are the same to the bit before their rounding to
 float16; elsewhere expect a number within the spread over seeds, not the same one.
 """
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,10 +15,10 @@ import numpy as np
 import tyro
 from safetensors.numpy import load_file
 
-from demo import run
 from eval.seeds import results_of
 from eval.tables import markdown
-from zoo.errors import ZooError
+from zoo.cli.demo import run
+from zoo.command_line import parse_and_call
 from zoo.hub import store
 from zoo.hub.store import WEIGHTS, read_card
 from zoo.model.card import Card
@@ -38,9 +37,9 @@ def reproduce(name: str = CHEAPEST, *, data: Path | None = None, out: Path = Pat
     shipped, folder = read_card(store.BUNDLED / name), out / name
     launcher = ["accelerate", "launch", "--num_processes=1", "--num_machines=1", "--num_cpu_threads_per_process=1"]
     launcher += ["--dynamo_backend=no", f"--mixed_precision={shipped.training['precision']}"]
-    run(*launcher, "train/pretrain.py", name, "--out", str(folder), *(["--data", str(data)] if data else []))
+    run(*launcher, "-m", "zoo.cli", "train", name, "--out", str(folder), *(["--data", str(data)] if data else []))
     where = f"{shipped.dataset}={data}" if data else shipped.dataset
-    run("python", "-m", "eval.score", str(folder), "--data", where, "--protocol", PROTOCOL, "--out", str(out / "eval"))
+    run("zoo", "score", str(folder), "--data", where, "--protocol", PROTOCOL, "--out", str(out / "eval"))
     print(beside(shipped, read_card(folder)))
     same = equal_weights(folder, store.BUNDLED / name)
     print(f"\nweights, rounded to float16: {'the same, bit for bit' if same else 'others than those of the package'}")
@@ -67,15 +66,8 @@ def main() -> None:
 
         Args:
             name: A name that has weights inside the package.
-            data: Its training data: as for train/pretrain.py. Without it the Hub's copy is fetched.
+            data: Its training data, as for zoo train. Without it the Hub's copy is fetched.
         """
         reproduce(name, data=data)
 
-    try:
-        tyro.cli(command_line, prog="python reproduce.py")
-    except (ZooError, OSError) as error:
-        sys.exit(f"error: {error}")
-
-
-if __name__ == "__main__":
-    main()
+    parse_and_call(command_line, prog="zoo reproduce", stopped="the same command goes on from there")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from reproduce import beside, equal_weights, reproduce
 from train.pretrain import pretrain
 from train.recipe import find_recipe
+from zoo.cli.reproduce import beside, equal_weights, reproduce
 from zoo.errors import CorruptFile, NoWeights
 from zoo.hub.store import BUNDLED, WEIGHTS, read_card
 from zoo.model.card import Card

@@ -1,7 +1,7 @@
 """The whole product on scikit-learn's digits: train, load, measure, export, serve, look. `make demo` runs it.
 
 Every step is what a user would type; the commands are printed as they run. Arguments go to the training:
-`python demo.py --epochs 5` is a quick look.
+`zoo demo --epochs 5` is a quick look. Everything is written below `runs` in the working directory.
 """
 
 import base64
@@ -38,17 +38,15 @@ TOLERANCE = 1e-4  # largest allowed |HTTP - torch| of an embedding's entries, re
 
 def main() -> None:
     started = time.monotonic()
-    os.chdir(Path(__file__).parent)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # an exit that stops the server, too
     if any(word.startswith(("--out", "-h", "--help")) for word in sys.argv[1:]):
-        sys.exit(f"{__doc__}\nThe run lies in {RUN}; delete that folder to train anew, or with other numbers.")
+        sys.exit(f"{__doc__}\nThe run is in {RUN}; delete that folder to train anew, or with other numbers.")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    launcher = ["accelerate", "launch", "--num_processes=1", "--num_machines=1", "--mixed_precision=no"]
-    run(*launcher, "--dynamo_backend=no", "train/pretrain.py", NAME, *sys.argv[1:])
+    run("zoo", "train", NAME, *sys.argv[1:])
     trained = time.monotonic()
     encoder = zoo.load(RUN)
     rows = score(RUN)
-    run("python", "-m", "serve.export", str(RUN))
+    run("zoo", "export", str(RUN))
 
     bank, queries = open_images("digits", "train"), open_images("digits", "test").sample(QUERIES, seed=3)
     pictures = [save_png(pixels, FOLDER / f"query-{i}.png") for i, pixels in enumerate(queries.pixels())]
@@ -83,15 +81,14 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def service(folder: Path) -> Iterator[str]:
-    """A BentoML service of the model in `folder` on a free loopback port; stopped afterwards, whatever happens."""
+    """A server of the model in `folder` on a free loopback port; stopped afterwards, whatever happens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    words = ["bentoml", "serve", "serve.service:Embeddings", "--host", "127.0.0.1", "--port", str(port)]
-    print(f"$ ZOO_MODEL={folder} {shlex.join(words)}", flush=True)
+    words = ["zoo", "serve", str(folder), "--port", str(port)]
+    print(f"$ {shlex.join(words)}", flush=True)
     with (FOLDER / "service.log").open("w") as log:
-        settings = environment() | {"ZOO_MODEL": str(folder)}
-        process = subprocess.Popen(words, env=settings, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(words, env=environment(), stdout=log, stderr=log, start_new_session=True)
         try:
             wait_until_ready(f"http://127.0.0.1:{port}/readyz", process)
             yield f"http://127.0.0.1:{port}"
@@ -154,7 +151,3 @@ def show(axis: "mpl.axes.Axes", pixels: np.ndarray, title: str, colour: str) -> 
     axis.imshow(pixels, interpolation="nearest")
     axis.set_title(title, color=colour, fontsize=9)
     axis.set_axis_off()
-
-
-if __name__ == "__main__":
-    main()
