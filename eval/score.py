@@ -40,8 +40,7 @@ from eval.tables import markdown
 from zoo.files import write_bytes
 from zoo.hub.resolve import locate
 from zoo.hub.store import read_card
-from zoo.images.dataset import dataset_row
-from zoo.images.opening import open_images
+from zoo.images.opening import known_row, open_images
 
 Model = str | Path | Callable[..., Any]
 
@@ -80,7 +79,10 @@ def score(
     names: list[Model] = [models] if isinstance(models, str | Path) or callable(models) else list(models)
     places = data or own_data(names)
     protocols = protocols or (QUICK if quick else ("knn",))
-    wanted = {dataset: expand(protocols, several_labels=dataset_row(dataset).several_labels) for dataset in places}
+    wanted = {
+        dataset: expand(protocols, several_labels=known_row(dataset, where).several_labels)
+        for dataset, where in places.items()
+    }
     results.make_ready()
     splits = {}
     for dataset, where in places.items():  # before hours go by with the first one
@@ -220,5 +222,5 @@ def _tell_unwritten(model: str) -> None:
 
 def _data_argument(text: str) -> tuple[str, Path | None]:
     name, _, path = text.partition("=")
-    dataset_row(name)
+    known_row(name, path or None)
     return name, Path(path) if path else None

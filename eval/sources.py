@@ -140,7 +140,7 @@ def in_one_order(images: ImageSet) -> ImageSet:
     if not images.in_memory:
         return images
     first, second = np.frombuffer(b"".join(images.hashes()), ">u8").reshape(-1, 2).T
-    order = np.lexsort((images.labels, second, first))
+    order = np.lexsort((*np.atleast_2d(images.labels.T), second, first))
     return images.part(order, digest=hashlib.sha256(f"{images.digest} in the order of hashes".encode()).hexdigest())
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import tyro
 
 import zoo
+from zoo.cli.data import data
 from zoo.cli.doctor import doctor
 from zoo.cli.listing import info, list_models
 from zoo.errors import BadData, BadImage, ZooError, needs
@@ -200,6 +201,7 @@ def convert_checkpoint(
 COMMANDS: dict[str, Callable[..., Any]] = {
     "list": list_models,
     "info": info,
+    "data": data,
     "embed": embed,
     "keep": keep_run,
     "verify": verify_model,

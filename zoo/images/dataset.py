@@ -4,6 +4,7 @@ mean and std stand here once. They travel into the encoder, its card and its ONN
 `zoo.images.opening.open_images` opens a row.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -27,6 +28,14 @@ class Dataset:
     licence: str
     label: str = "label"  # column of the class index
     metric: Metric = "top-1 accuracy"  # that its papers report
+    place: str = ""  # path or Hub id of a data set of the user's own; "" for those of this package
+    image: str = ""  # column of the pictures; "" where it is found by its name
+    names: tuple[str, ...] = ()  # of the classes of a data set of the user's own
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one of the user's own data sets."""
+        return bool(self.place)
 
     @property
     def several_labels(self) -> bool:
@@ -75,7 +84,13 @@ DATASETS: dict[str, Dataset] = {
 
 
 def dataset_row(name: str) -> Dataset:
-    """The row called `name`. Raises UnknownName with the nearest names."""
-    if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
-    return DATASETS[name]
+    """The row called `name`, of this package or of the user's own. Raises UnknownName with the nearest names."""
+    if name in DATASETS:
+        return DATASETS[name]
+    from zoo.images.registry import facts_file, kept_names, read_facts  # which makes rows, and so imports this module
+
+    if re.fullmatch("[a-z0-9]+", name) and facts_file(name).is_file():
+        return read_facts(name).row()
+    raise unknown(
+        "data set", name, [*DATASETS, *kept_names()], "A data set of your own gets a name by: zoo data NAME PATH"
+    )

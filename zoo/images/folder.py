@@ -14,8 +14,12 @@ def class_folders(folder: Path, split: SplitName) -> Index:
 
     The classes are those of all splits together, so a label means the same in each; -1 outside any class folder.
     """
-    parts = [folder / part for part in SPLITS if (folder / part).is_dir()]
-    classes = sorted({entry.name for part in parts for entry in part.iterdir() if _is_class(entry)})
+    return folders_of_classes(folder, split, [part for part in SPLITS if (folder / part).is_dir()])
+
+
+def folders_of_classes(folder: Path, split: str, parts: Sequence[str]) -> Index:
+    """As `class_folders`; the classes are those of all `parts` together."""
+    classes = sorted({entry.name for part in parts for entry in (folder / part).iterdir() if _is_class(entry)})
     return _labelled_by_folder(folder / split, classes)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL.Image import Image
 
 from zoo.errors import BadData, BadImage
-from zoo.images.index import Encoded, Index
+from zoo.images.index import Encoded, Index, content_of
 from zoo.images.pixel_cache import state_of
 from zoo.images.pixels import decode, fit, preprocess
 
@@ -37,6 +37,7 @@ class ImageSet:
     square: bool = True  # whether no picture had to be cut to a square to be kept in memory
     skipped: dict[str, str] = field(default_factory=dict)  # images that cannot be decoded, as found, with the reason
     source: Path | None = None  # the folder that the files are in
+    drawn: str = ""  # how the splits were drawn where the data set has no test split
     left_out: int = 0  # pictures that were found unreadable before and are not among `rows`
 
     def __len__(self) -> int:
@@ -132,8 +133,7 @@ class ImageSet:
             yield from (_hash(image.tobytes()) for image in self.array)
             return
         for i in range(len(self)):
-            _, picture = self.read(i)
-            yield _hash(picture.read_bytes() if isinstance(picture, Path) else picture)
+            yield _hash(content_of(self.read(i).picture))
 
 
 def from_pixels(

@@ -18,7 +18,7 @@ class Encoded(NamedTuple):
     """One picture before decoding."""
 
     name: str  # for messages
-    picture: bytes | Path
+    picture: bytes | Path | np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,13 @@ class Index:
     def digest(self) -> str:
         """sha256 of names and sizes on disk, and of the labels."""
         return hashlib.sha256(json.dumps(self.facts).encode() + self.labels.tobytes()).hexdigest()
+
+
+def content_of(picture: bytes | Path | np.ndarray) -> bytes:
+    """The bytes of a picture as it is stored."""
+    if isinstance(picture, Path):
+        return picture.read_bytes()
+    return picture if isinstance(picture, bytes) else picture.tobytes()
 
 
 def index_of_files(

@@ -8,15 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.errors import BadData, unknown
+from zoo.errors import BadData, UnknownName, unknown
 from zoo.images.archive import unpacked
 from zoo.images.dataset import DIGITS, SPLITS, Dataset, SplitName, dataset_row
 from zoo.images.folder import class_folders, own_images
 from zoo.images.hub_copy import hub_copy
 from zoo.images.image_set import ImageSet, from_pixels
 from zoo.images.index import Index
+from zoo.images.own import files_of, own_index
 from zoo.images.parquet import parquet_shards
-from zoo.images.pixel_cache import cached_pixels
+from zoo.images.pixel_cache import CachedPixels, cached_pixels
+from zoo.images.registry import keep_facts, read_facts
+from zoo.images.survey import survey
 from zoo.images.tar import tar_shards
 from zoo.images.voc import voc_images
 from zoo.images.walk import reads_heif, suffix_of, walk
@@ -32,12 +35,14 @@ def open_images(name: str, split: SplitName, data: str | Path | None = None, *, 
     where they are and are decoded when they are asked for.
 
     Args:
-        name: a row of `zoo.images.dataset`.
+        name: a row of `zoo.images.dataset`, or a data set of the user's own: one that `zoo data` keeps, or any new
+            name together with `data`, which is looked at then.
         split: "train" or "test".
         data: a folder of Parquet or tar shards (`<split>-*.parquet`, `<split>/*.parquet`, the same with .tar), a
             folder `<split>/<class>/<image>`, a folder in VOC layout where an image is of several classes, or an archive
             (zip, tar) of one of these. `folder:PATH` takes all images below a folder in place of the data set's, as the
-            train split. None takes the Hub's copy (digits: scikit-learn's).
+            train split. None takes the Hub's copy (digits: scikit-learn's). For a data set of the user's own whatever
+            `zoo.images.own.own_splits` reads; None takes the place that is kept with its name.
         stream: decode images when they are asked for, whatever their size.
 
     Raises:
@@ -46,9 +51,11 @@ def open_images(name: str, split: SplitName, data: str | Path | None = None, *, 
         BadData: it does not hold the data set.
         CorruptFile: the cache is damaged.
     """
-    row = dataset_row(name)
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
+    row = known_row(name, data)
+    if row.own and not str(data).startswith(FOLDER):
+        return _open_own(name, split, row, str(data or row.place), stream=stream)
     if data is None and row.hub == DIGITS:
         return digits(split)
     own = str(data).startswith(FOLDER)
@@ -62,6 +69,12 @@ def open_images(name: str, split: SplitName, data: str | Path | None = None, *, 
         return _on_disk(name, split, row, index, source)
     settings = [row.hub, row.label, row.classes, own, reads_heif()]
     found = cached_pixels(index, name=f"{name}-{split}", image_size=row.image_size, source=source, settings=settings)
+    return _in_memory(name, split, row, index, source, found)
+
+
+def _in_memory(
+    name: str, split: str, row: Dataset, index: Callable[[], Index], source: Path | None, found: CachedPixels
+) -> ImageSet:
     return ImageSet(
         name,
         split,
@@ -77,6 +90,39 @@ def open_images(name: str, split: SplitName, data: str | Path | None = None, *, 
         skipped=found.skipped,
         left_out=len(found.skipped),
     )
+
+
+def known_row(name: str, data: str | Path | None = None) -> Dataset:
+    """`dataset_row`; a new name with `data` becomes a data set of the user's own. Raises what `survey` raises."""
+    try:
+        return dataset_row(name)
+    except UnknownName:
+        if data is None:
+            raise
+    facts = survey(name, str(data).removeprefix(FOLDER))
+    keep_facts(facts)
+    return facts.row()
+
+
+def _open_own(name: str, split: SplitName, row: Dataset, place: str, *, stream: bool) -> ImageSet:
+    source, columns = files_of(place), {"image": row.image, "label": row.label}
+    drawn: list[str] = []
+
+    @cache
+    def index() -> Index:
+        found, how = own_index(place, split, **columns)
+        drawn.append(how)
+        classes = found.classes or row.names
+        if classes != row.names or (found.labels.ndim == 1 and found.labels.max() >= max(1, len(row.names))):
+            raise BadData(f"{place}: not the classes that are kept for {name}. Look again: zoo data {name} {place}")
+        return replace(found, classes=classes)
+
+    if stream or row.image_size > LARGEST_CACHED:
+        found = _on_disk(name, split, row, index, source)
+        return replace(found, drawn=drawn[-1])
+    settings = [place, *columns.values(), row.names, split, reads_heif()]
+    cached = cached_pixels(index, name=f"{name}-{split}", image_size=row.image_size, source=source, settings=settings)
+    return replace(_in_memory(name, split, row, index, source, cached), drawn=read_facts(name).drawn)
 
 
 def _on_disk(name: str, split: str, row: Dataset, index: Callable[[], Index], source: Path | None) -> ImageSet:

@@ -16,12 +16,13 @@ from zoo.images.labels import class_indices, class_names, label_name
 IMAGE_COLUMNS = ("image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "bytes")
 
 
-def parquet_shards(paths: Sequence[Path], label: str, *, siblings: Sequence[Path] = ()) -> Index:
+def parquet_shards(paths: Sequence[Path], label: str, *, siblings: Sequence[Path] = (), image: str = "") -> Index:
     """The rows of all `paths`, in order.
 
     Args:
         paths: of one split.
         label: the column of labels; where it is missing, the likeliest one is taken.
+        image: the column of pictures; "" finds it by `picture_column`.
         siblings: the shards of the other splits, so that class names mean the same in all.
 
     Raises BadData for a file that is damaged, has no column of pictures or several, and for labels of no class.
@@ -34,12 +35,13 @@ def parquet_shards(paths: Sequence[Path], label: str, *, siblings: Sequence[Path
     classes: tuple[str, ...] = ()
     for path in paths:
         with _sound(path), ParquetFile(path) as file:
-            meta, image = file.metadata, picture_column(file.schema_arrow, str(path))
+            meta, pictures = file.metadata, image or picture_column(file.schema_arrow, str(path))
+            _check_columns(file.schema_arrow.names, [image, label if image else ""], path)
             column = label_name(file.schema_arrow.names, label)
             classes = classes or _stored_names(file.schema_arrow, column)
             sizes = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
             firsts = np.cumsum([0, *sizes])
-            groups += [(path, group, image, int(firsts[group])) for group in range(len(sizes))]
+            groups += [(path, group, pictures, int(firsts[group])) for group in range(len(sizes))]
             counts += sizes
             marks += file.read([column])[column].to_pylist() if column else [None] * meta.num_rows
     starts = np.cumsum([0, *counts])
@@ -47,9 +49,9 @@ def parquet_shards(paths: Sequence[Path], label: str, *, siblings: Sequence[Path
         classes = class_names([*marks, *(mark for path in siblings for mark in _marks(path, label))])
 
     def load(group: int) -> list[bytes]:
-        path, number, image, _ = groups[group]
+        path, number, column, _ = groups[group]
         with _sound(path), ParquetFile(path) as file:
-            cells = file.read_row_group(number, [image])[image].to_pylist()
+            cells = file.read_row_group(number, [column])[column].to_pylist()
         if len(cells) != counts[group]:
             raise BadData(f"{path}: has been replaced by another file since it was opened. Start again")
         return [bytes_of(cell) or b"" for cell in cells]
@@ -82,6 +84,12 @@ def picture_column(schema: Any, where: str) -> str:
         raise BadData(f"{where}: which column holds the images: {', '.join(able)}? Name it `image`")
     held = ", ".join(f"{column.name} ({column.type})" for column in schema)
     raise BadData(f"{where}: no image column, of bytes or of the Hub's struct of bytes and path; it has {held}")
+
+
+def _check_columns(names: Sequence[str], wanted: Sequence[str], path: Path) -> None:
+    missing = next((name for name in wanted if name and name not in names), None)
+    if missing:
+        raise BadData(f"{path}: no column {missing}; it has {', '.join(names)}")
 
 
 def bytes_of(cell: Any) -> bytes | None:

@@ -60,11 +60,12 @@ def cached_pixels(
 
 
 def state_of(source: Path) -> list[tuple[str, int, int, int]]:
-    """Name, size and times of every file below a folder, those behind links included: what changes with the content.
+    """Name, size and times of a file, or of every file below a folder, those behind links included.
 
-    A file that is replaced by one of equal size and time still changes its inode's time.
+    They change with the content: a file that is replaced by one of equal size and time still changes its inode's time.
     """
-    found = ((path, (source / path).stat()) for path in walk(source).files)
+    files = [Path()] if source.is_file() else walk(source).files
+    found = ((path, (source / path).stat()) for path in files)
     return [(str(path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in found]
 
 

@@ -33,9 +33,9 @@ TURNS = {  # what makes a picture upright, by EXIF's orientation
 }
 
 
-def decode(name: str, picture: bytes | Path) -> Image.Image:
+def decode(name: str, picture: bytes | Path | np.ndarray) -> Image.Image:
     """As `read_rgb`; every error begins with `name`. Raises BadImage for no bytes at all, too."""
-    if picture == b"":
+    if isinstance(picture, bytes) and not picture:
         raise BadImage(f"{name}: holds no bytes")
     return read_rgb(picture, name=name)
 
