@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,13 @@ import pytest
 from PIL import Image
 from voc_folder import voc
 
+import zoo
 from eval.score import score
+from train.pretrain import pretrain
+from train.recipe import find_recipe
 from zoo.cli.data import data as zoo_data
 from zoo.errors import BadData, CorruptFile, UnknownName
-from zoo.images.dataset import dataset_row
+from zoo.images.dataset import DATASETS, dataset_row
 from zoo.images.opening import open_images
 from zoo.images.own import DRAWN, own_splits
 from zoo.images.registry import facts_file, keep_facts, read_facts
@@ -173,7 +178,7 @@ def test_a_flat_folder_has_no_labels_and_all_of_it_is_for_training(tmp_path):
         (tmp_path / f"{i}.png").write_bytes(picture(i))
     train = open_images("flat", "train", tmp_path)
     assert (len(train), train.labels.tolist(), train.classes) == (5, [-1] * 5, ())
-    with pytest.raises(BadData, match="no labels; there is nothing to test on"):
+    with pytest.raises(BadData, match="no test split, and none can be drawn: its images have no labels"):
         open_images("flat", "test")
 
 
@@ -330,3 +335,66 @@ def test_zoo_data_prints_a_page_and_draws_a_contact_sheet(tmp_path, capsys):
         assert sheet.convert("L").getextrema()[0] < 20
     zoo_data()
     assert capsys.readouterr().out.startswith("bugs             24 train, 6 test, 3 classes, 32 px")
+
+
+def test_one_trains_on_it_under_its_name_and_the_encoder_normalises_as_its_images_do(tmp_path):
+    place = in_class_folders(tmp_path / "mine")
+    open_images("bugs", "train", place)
+    recipe = replace(find_recipe("simco-r20-digits"), name="simco-r20-bugs", batch_size=8, epochs=1, warmup_epochs=0)
+    encoder = zoo.load(pretrain(recipe, out=tmp_path / "run", knn_every=1))
+    assert (encoder.image_size, encoder.card.dataset) == (32, "bugs")
+    assert encoder.mean.flatten().tolist() == pytest.approx(read_facts("bugs").mean)
+
+
+def test_images_of_several_classes_are_trained_on_without_labels(tmp_path):
+    for split in ("train", "test"):
+        box = (1, 1, 20, 20)
+        voc(tmp_path / "voc", {f"{split}{i}": [("red", 0, box), ("blue", 0, box)] for i in range(8)}, split=split)
+    open_images("scenes", "train", tmp_path / "voc")
+    recipe = replace(find_recipe("simco-r20-digits"), name="simco-r20-scenes", batch_size=8, epochs=1, warmup_epochs=0)
+    run = pretrain(recipe, out=tmp_path / "run", knn_every=1)
+    assert zoo.load(run).card.training["steps"] == 1
+
+
+def test_one_image_of_each_class_is_for_training_and_cannot_be_tested_on(tmp_path):
+    for label, shade in (("a", 1), ("b", 2)):
+        (tmp_path / label).mkdir()
+        (tmp_path / label / os.fsdecode(b"caf\xe9.png")).write_bytes(picture(shade))
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    facts = survey("few", str(tmp_path))
+    assert "2 classes have one train image: a, b" in facts.warnings
+    keep_facts(facts)
+    assert open_images("few", "train").labels.tolist() == [0, 1]
+    with pytest.raises(BadData, match="none can be drawn: each class has one image"):
+        open_images("few", "test")
+
+
+def test_class_folders_one_level_too_deep_are_refused_with_what_is_there(tmp_path):
+    for place in ("a/abbey", "a/airport", "b/bakery"):
+        (tmp_path / "train" / place).mkdir(parents=True)
+        (tmp_path / "train" / place / "0.png").write_bytes(picture(0))
+    with pytest.raises(BadData, match=r"its 2 folders \(a, b\) are to be the 397 classes, .* abbey, airport, bakery"):
+        open_images("sun397", "train", tmp_path)
+
+
+def test_a_data_set_of_the_hub_above_96_px_needs_no_local_copy(tmp_path, monkeypatch):
+    """The library reads a folder as it reads the Hub's copy, which needs no network."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "hub").mkdir()
+    cells = [{"bytes": picture(level, side=120), "path": None} for level in (10, 20, 30)]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
+    for split in ("train", "test"):
+        table = datasets.Dataset.from_dict({"image": cells, "label": [0, 1, 1]}, features=features)
+        table.to_parquet(tmp_path / "hub" / f"{split}.parquet")
+    row = replace(DATASETS["pets"], hub=str(tmp_path / "hub"), classes=2, image_size=112)
+    monkeypatch.setitem(DATASETS, "pets", row)
+    images = open_images("pets", "train")
+    assert (images.in_memory, images.classes, images.labels.tolist()) == (False, ("ant", "bee"), [0, 1, 1])
+    assert images.pixels()[:].shape == (3, 112, 112, 3)
+    assert images.pixels()[2][0, 0].tolist() == [30, 30, 30]
+    keep_facts(survey("bugs", f"hf://{tmp_path / 'hub'}"))
+    mine = open_images("bugs", "test")
+    assert (mine.classes, mine.drawn, mine.size) == (("ant", "bee"), "", 96)
+    assert mine.pixels()[:, 0, 0, 0].tolist() == [10, 20, 30]

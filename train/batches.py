@@ -32,6 +32,8 @@ LOOK_AMONG = 4  # times as many stand in the blocks that they are drawn from
 
 def images_to_look_at(images: ImageSet, image_size: int) -> tuple[ImageSet, np.ndarray]:
     """Some train images in memory, always the same ones, to see with how well the encoder does, and their indices."""
+    if images.labels.ndim > 1:  # of several classes each: what is looked at here is of one
+        images = replace(images, labels=np.full(len(images), -1))
     numbered = replace(images, labels=np.arange(len(images)))
     if not numbered.in_memory:
         most = min(LOOK, LOOK_BYTES // (3 * image_size**2))

@@ -90,6 +90,8 @@ def probe_beside(method: Method, images: ImageSet, looked_at: np.ndarray) -> Onl
 
     looked_at: indices of the images that tell how well it does.
     """
+    if images.labels.ndim > 1:
+        return None
     labels, look = images.labels.copy(), looked_at[images.labels[looked_at] >= 0]
     labels[look[held_out(len(look))]] = -1
     if labels.max() < 0:

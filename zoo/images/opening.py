@@ -180,7 +180,9 @@ def _index(name: str, split: SplitName, row: Dataset, source: Path | None, *, ow
         if mine:
             return _of_all_classes(tar_shards(mine, siblings=siblings), row, str(source))
     if (source / split).is_dir():
-        return class_folders(source, split)
+        index = class_folders(source, split)
+        _check_depth([Path(name) for name, _ in index.facts], index, row, source / split)
+        return index
     wanted = f"{split}-*.parquet or {split}-*.tar shards, or a folder {split}/"
     raise BadData(f"{source}: no {split} split of {name}; expected {wanted}. {FOLDER}{source} takes any images in it")
 
@@ -193,6 +195,21 @@ def _of_all_classes(index: Index, row: Dataset, where: str) -> Index:
             "data set?"
         )
     return index
+
+
+def _check_depth(paths: Sequence[Path], index: Index, row: Dataset, where: Path) -> None:
+    """Raises BadData if the folders that should be the classes hold folders alone, and are not as many."""
+    if len(index.classes) == row.classes or not all(len(path.parts) > 2 for path in paths):
+        return
+    below = sorted({path.parts[1] for path in paths})
+    raise BadData(
+        f"{where}: its {len(index.classes)} folders ({_some(index.classes)}) are to be the {row.classes} classes, but "
+        f"they hold folders, no images: {_some(below)}. Put one folder for each class there"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def shards_of(files: Sequence[Path], split: str, suffix: str) -> list[Path]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,8 +66,23 @@ def own_splits(place: str, *, image: str = "", label: str = "") -> dict[str, Ind
 def own_index(place: str, split: SplitName, *, image: str = "", label: str = "") -> tuple[Index, str]:
     """One split, and how it was drawn if the data set has no test split: "" if it has one.
 
-    Without labels all images are for training. Raises BadData where there is nothing to test on.
+    Without labels, or with one image of each class, all images are for training. Raises BadData for their test split.
     """
+    found = own_indices(place, image=image, label=label)
+    if split not in found.indices:
+        raise BadData(f"{place}: no {split} split, and none can be drawn: {found.drawn}")
+    return found.indices[split], found.drawn if "test" in found.indices else ""
+
+
+class Splits(NamedTuple):
+    """The train split of a data set, and its test split unless it can have none."""
+
+    indices: dict[str, Index]
+    drawn: str  # how test was drawn, or why it cannot be; "" where the data set has one
+
+
+def own_indices(place: str, *, image: str = "", label: str = "") -> Splits:
+    """Train and test of `own_splits`. Validation images are the test split where there is no other."""
     found = own_splits(place, image=image, label=label)
     if "test" not in found and "val" in found:
         found["test"] = found["val"]
@@ -74,13 +90,14 @@ def own_index(place: str, split: SplitName, *, image: str = "", label: str = "")
     if train is None:
         raise BadData(f"{place}: no train split; it has {', '.join(found)}")
     if "test" in found:
-        return (train if split == "train" else found["test"]), ""
-    labelled = bool((train.labels >= 0).any())
-    if not labelled:
-        if split == "test":
-            raise BadData(f"{place}: its images have no labels; there is nothing to test on")
-        return train, ""
-    return part_of(train, np.flatnonzero(_is_test(train, place) == (split == "test")), split), DRAWN
+        return Splits({"train": train, "test": found["test"]}, "")
+    if not (train.labels >= 0).any():
+        return Splits({"train": train}, "its images have no labels")
+    test = _is_test(train, place)
+    if not test.any():
+        return Splits({"train": train}, "each class has one image")
+    mine = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
+    return Splits({split: part_of(train, places, split) for split, places in mine.items()}, DRAWN)
 
 
 def files_of(place: str) -> Path | None:

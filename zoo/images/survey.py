@@ -15,7 +15,7 @@ from PIL import Image
 
 from zoo.errors import BadData, BadImage
 from zoo.images.index import Encoded, Index, content_of
-from zoo.images.own import own_index
+from zoo.images.own import own_indices
 from zoo.images.pixels import decode, fit
 from zoo.images.registry import HUB, Facts, check_name
 
@@ -64,10 +64,8 @@ def survey(
     check_name(name)
     where = place if place.startswith(HUB) else str(Path(place).resolve())
     columns = {"image": image_column, "label": label_column}
-    train, drawn = own_index(where, "train", **columns)
-    indices = {"train": train}
-    if drawn or (train.labels >= 0).any():
-        indices["test"] = own_index(where, "test", **columns)[0]
+    indices, drawn = own_indices(where, **columns)
+    train = indices["train"]
     classes = _classes(indices, where)
     size = image_size or _image_size(train, where)
     seen = {split: _look(index, min(size, STATISTICS)) for split, index in indices.items()}
@@ -95,7 +93,7 @@ def survey(
         licence=licence,
         source=source,
         splits={split: _split_facts(indices[split], seen[split], classes) for split in indices},
-        drawn=drawn,
+        drawn=drawn if "test" in indices else "",
         sizes=_sizes([one.size for one in everything]),
         modes=dict(Counter(one.mode for one in everything).most_common()),
         duplicates=duplicates,
