@@ -53,7 +53,7 @@ def info(model: str | Path) -> Card:
     return known_card(model)
 
 
-def load(model: str | Path, *, device: str | torch.device = "cpu", exact: bool = False) -> Encoder:
+def load(model: str | Path, *, device: str | torch.device = "cpu", exact: bool = False, head: bool = False) -> Encoder:
     """The encoder of a model, in evaluation mode, preprocessing included; every file of it is verified.
 
     A name without weights of its own gives its one variant that has some, with a `VariantWarning`;
@@ -64,6 +64,7 @@ def load(model: str | Path, *, device: str | torch.device = "cpu", exact: bool =
             change; a run folder; `hf://ORG/NAME[@REVISION]` or `timm/NAME` on the Hugging Face Hub.
         device: Where its tensors are placed.
         exact: Refuse a variant's weights in place of the name's own.
+        head: Load the projector, too, as `encoder.projector`; it was trained with the weights.
 
     Raises:
         UnknownName: No such name; the message has the nearest ones.
@@ -75,4 +76,4 @@ def load(model: str | Path, *, device: str | torch.device = "cpu", exact: bool =
     with needs("core"):
         from zoo.hub.load import load_encoder
 
-    return load_encoder(model, device=device, exact=exact)
+    return load_encoder(model, device=device, exact=exact, head=head)

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import timm
 import torch
-from PIL.Image import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from timm.models.resnet import ResNet
@@ -23,8 +24,14 @@ from zoo.images.pixels import Picture, preprocess
 from zoo.model.backbone import Backbone, backbone_row
 from zoo.model.card import Card, Weights
 from zoo.model.embedding import unit_rows
+from zoo.model.head import linear_classifier
+from zoo.model.layers import feature_maps, patch_tokens, resize_backbone
+from zoo.model.pictures import Pictures, as_pictures, autocast, batches_of, progress
 from zoo.model.tensors import disk_errors
 from zoo.names import parse_name
+
+if TYPE_CHECKING:
+    from zoo.model.transforms import Preprocessing
 
 
 def build_network(row: Backbone, *, image_size: int, stem_padding: int = 1) -> nn.Module:
@@ -89,11 +96,53 @@ class Encoder(nn.Module):
         Returns:
             (B, D) in the backbone's precision.
         """
+        return self.backbone(self._normalized(x))
+
+    def _normalized(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != 3 or not x.is_floating_point():
             raise ValueError(
                 f"expected float pixels (B, 3, H, W) in [0, 1], got {x.dtype} {tuple(x.shape)}; pictures go to embed()"
             )
-        return self.backbone(((x - self.mean) / self.std).to(self.dtype))
+        return ((x - self.mean) / self.std).to(self.dtype)
+
+    def features(self, x: Tensor, layers: int | Sequence[int]) -> list[Tensor]:
+        """Feature maps of intermediate layers; differentiable.
+
+        Args:
+            x: As for `forward`.
+            layers: Indices of stages (ResNets, 0 is the stem; Swin) or blocks (ViT), negative ones from the end; a
+                number n alone means the last n.
+
+        Returns:
+            One (B, C, h, w) for each layer, in the order of the network.
+        """
+        return feature_maps(self.backbone, self._normalized(x), layers)
+
+    def patch_tokens(self, x: Tensor) -> Tensor:
+        """A transformer's last tokens (B, N, C) of the patches, without the class token. x: as for `forward`."""
+        return patch_tokens(self.backbone, self._normalized(x))
+
+    def classifier(self, n_classes: int) -> nn.Sequential:
+        """This encoder, set to training mode, and a linear head that starts at zero: logits (B, n_classes)."""
+        return linear_classifier(self.train(), self.dim, n_classes)
+
+    def at(self, image_size: int) -> "Encoder":
+        """A copy for images of another size; a transformer's positions are interpolated.
+
+        Raises:
+            BadNumber: The backbone cannot take that size.
+        """
+        other = deepcopy(self)
+        resize_backbone(other.backbone, image_size)
+        other.image_size = image_size
+        return other
+
+    @property
+    def transform(self) -> "Preprocessing":
+        """The preprocessing of `embed` as a torchvision transform; `transform(train=True)` is one for fine-tuning."""
+        from zoo.model.transforms import Preprocessing  # late: torchvision takes as long to import as torch
+
+        return Preprocessing(image_size=self.image_size, crop=self.crop)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -106,22 +155,37 @@ class Encoder(nn.Module):
         dim = getattr(self.backbone, "head_hidden_size", None) or self.backbone.num_features  # as timm has it
         return int(dim)  # type: ignore[arg-type]
 
-    def embed(self, pictures: Sequence[Picture], *, normalize: bool = False, batch_size: int = 64) -> np.ndarray:
-        """(n, D) float32 embeddings of pictures of any size and mode: paths, bytes, PIL images, uint8 arrays.
+    def embed(
+        self,
+        pictures: Pictures,
+        *,
+        normalize: bool = False,
+        batch_size: int = 64,
+        precision: torch.dtype | None = None,
+    ) -> np.ndarray:
+        """Embed pictures of any size and mode; a progress bar appears on a terminal when it takes long.
 
-        normalize: scale every row to unit L2 norm.
-        Raises BadImage and its kinds, FileNotFoundError.
+        Args:
+            pictures: Paths, encoded bytes, PIL images or uint8 arrays, in a list, an array or any iterable; a folder,
+                whose images are taken in the order of their paths; a tensor (n, C, H, W), uint8 pictures or float32
+                pixels in [0, 1].
+            normalize: Scale every row to unit L2 norm.
+            batch_size: Pictures at a time.
+            precision: Compute in it by autocast, such as torch.bfloat16 on a GPU; by default the encoder's own.
+
+        Returns:
+            (n, D) float32.
+
+        Raises:
+            BadImage, FileNotFoundError: A picture cannot be read.
         """
-        if isinstance(pictures, str | bytes | Path | Image) or (isinstance(pictures, np.ndarray) and pictures.ndim < 4):
-            raise TypeError(
-                f"embed takes a list of pictures; got one {type(pictures).__name__}. Write embed([picture])"
-            )
         if batch_size < 1:
             raise ValueError(f"batch_size {batch_size}; at least 1 picture is needed in a batch")
+        several = as_pictures(pictures)
         rows = [np.zeros((0, self.dim), np.float32)]
-        for start in range(0, len(pictures), batch_size):
-            pixels = [self.pixels(picture) for picture in pictures[start : start + batch_size]]
-            rows.append(self.embed_pixels(np.stack(pixels)))
+        with autocast(self.mean.device, precision):
+            for batch in progress(batches_of(several, batch_size), several, batch_size):
+                rows.append(self.embed_pixels(np.stack([self.pixels(picture) for picture in batch])))
         features = np.concatenate(rows)
         return unit_rows(features) if normalize else features
 

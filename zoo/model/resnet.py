@@ -50,9 +50,26 @@ class CifarResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:  # (B, 3, H, W) -> (B, 64)
-        x = torch.relu(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        return x.mean((2, 3))
+        return self._maps(x)[-1].mean((2, 3))
+
+    def _maps(self, x: Tensor) -> list[Tensor]:
+        """The stem's and the stages' outputs, (B, C, h, w) each."""
+        maps = [torch.relu(self.bn1(self.conv1(x)))]
+        for stage in (self.layer1, self.layer2, self.layer3):
+            maps.append(stage(maps[-1]))
+        return maps
+
+    def forward_intermediates(self, x: Tensor, indices: int | list[int], *, intermediates_only: bool) -> list[Tensor]:
+        """As the method of timm's networks, for the maps alone."""
+        maps = self._maps(x)
+        if isinstance(indices, int):
+            if not 1 <= indices <= len(maps):
+                raise IndexError(f"it has {len(maps)}")
+            return maps[-indices:]
+        chosen = sorted(index + len(maps) if index < 0 else index for index in indices)
+        if chosen and not 0 <= chosen[0] <= chosen[-1] < len(maps):
+            raise IndexError(f"it has {len(maps)}")
+        return [maps[index] for index in chosen]
 
 
 def _stage(inside: int, outside: int, n: int) -> nn.Sequential:
