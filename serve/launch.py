@@ -19,8 +19,8 @@ from serve.onnx_file import make_onnx
 from zoo.command_line import parse_and_call
 from zoo.errors import NotInstalled, NoWeights, ZooError, how_to_install
 from zoo.files import make_folder, zoo_home
-from zoo.hub.resolve import can_be_fetched, folder_at_hand
-from zoo.hub.store import CARD, onnx_file
+from zoo.hub.resolve import ADDRESSES, can_be_fetched, folder_at_hand, locate
+from zoo.hub.store import CARD, GOLDEN, ONNX, onnx_file
 from zoo.libraries import NO_REPORTS
 
 LOOPBACK = "127.0.0.1"
@@ -50,6 +50,8 @@ def launch(
     held = hold_address(host, port)
     settings = environment(models, index, host=host, port=port, workers=workers)
     check_home(Path(settings["BENTOML_HOME"]))
+    for address in (model for model in models if model.startswith(ADDRESSES)):
+        locate(address, extras=(ONNX, GOLDEN))  # the server itself fetches nothing
     for name in without_onnx(models):
         make_first(name)
     held.close()

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 from serve.file_structure import check_structure
 from serve.limits import FORMATS
 from serve.onnx_file import FORMAT, INPUT, OUTPUT, make_onnx
-from zoo.errors import CorruptFile, NoWeights, ZooError
+from zoo.errors import CorruptFile, NotInstalled, NoWeights, Unreachable, ZooError
 from zoo.hub.resolve import locate
-from zoo.hub.store import GOLDEN, read_card
+from zoo.hub.store import GOLDEN, ONNX, read_card
 from zoo.images.pixels import preprocess
 
 GOLDEN_GAP = 1e-4  # largest difference over largest value; another machine sums in another order
@@ -70,7 +70,7 @@ def open_model(where: str) -> Session:
     """
     if where.endswith(".onnx"):
         return Session(Path(where))
-    folder = locate(where)
+    folder = locate_served(where)
     session = Session(make_onnx(folder))
     weights = read_card(folder).weights
     if weights is None or weights.sha256 != session.weights_sha256:
@@ -78,6 +78,14 @@ def open_model(where: str) -> Session:
     if (folder / GOLDEN).is_file():
         check_golden(session, folder / GOLDEN)
     return session
+
+
+def locate_served(where: str) -> Path:
+    """The folder of a model with its ONNX file and golden embeddings, as far as they are published and at hand."""
+    try:
+        return locate(where, extras=(ONNX, GOLDEN))
+    except (NoWeights, Unreachable, NotInstalled):  # a server is offline, and makes an ONNX file where it can
+        return locate(where)
 
 
 def check_golden(session: Session, path: Path) -> None:

@@ -31,5 +31,5 @@ def published(server: FileServer, content: bytes, monkeypatch: pytest.MonkeyPatc
     state_hash(server, monkeypatch, f"md5:{hashlib.md5(content).hexdigest()[:8]}")
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", PIECE)  # 10 MB, more than the file
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     return server

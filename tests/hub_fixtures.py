@@ -9,7 +9,7 @@ from loopback_hub import TOKEN, LoopbackHub, loopback_hub
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackHub]:
     """A Hub with nothing on it; this process is signed in."""
     with loopback_hub() as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
@@ -17,6 +17,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
         monkeypatch.setattr(huggingface_hub.utils._detect_agent, "_registry", {})  # else it asks the real Hub
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr("zoo.hub.client.PAUSES", (0.01, 0.01))
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("hf-cache")))
+        monkeypatch.setattr("zoo.hub.hub_api.PAUSES", (0.01, 0.01))
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         yield running

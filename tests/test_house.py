@@ -43,7 +43,6 @@ FLOOR_0 = (
     "hub.catalog",
     "hub.author_files",
     "hub.licences",
-    "hub.offline",
     "hub.spelling",
     "hub.versions",
     "hub.layouts",
@@ -114,8 +113,13 @@ def test_nothing_is_unpickled():
         assert "allow_pickle=True" not in source, path
 
 
-def test_only_the_two_modules_that_fetch_know_the_hubs_client():
-    assert {path.name for path in MODULES if "huggingface_hub" in imports(path)} <= {"client.py", "download.py"}
+def test_only_the_modules_that_fetch_or_upload_know_the_hubs_client():
+    assert {path.name for path in MODULES if "huggingface_hub" in imports(path)} <= {
+        "client.py",
+        "download.py",
+        "hub_api.py",
+        "upload.py",
+    }
 
 
 def test_no_file_names_a_folder_of_somebodys_machine():

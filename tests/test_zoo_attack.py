@@ -16,6 +16,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import huggingface_hub.constants
 import numpy as np
 import pytest
 import torch
@@ -192,7 +193,7 @@ def test_a_setting_that_no_request_can_be_made_with_is_told(
 
 def test_a_hub_that_never_answers_is_not_waited_for(hub: LoopbackHub, tiny_run: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("zoo.hub.client.QUICK", 0.1)
-    monkeypatch.setattr("zoo.hub.client.PATIENT", 0.1)
+    monkeypatch.setattr("zoo.hub.upload.PATIENT", 0.1)
     monkeypatch.setattr(get_session(), "timeout", None)  # the client's own; given back after this test
     with silence() as (_, url):
         monkeypatch.setenv("HF_ENDPOINT", url)
@@ -261,7 +262,8 @@ def test_a_damaged_note_of_a_tag_is_as_none(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert zoo.load(ADDRESS).card.name == "simco-r20-digits"
     for noted in (b"", b"\xff", b"../../elsewhere"):
-        (home / "hub" / REPO / ".refs" / "main").write_bytes(noted)
+        refs = Path(huggingface_hub.constants.HF_HUB_CACHE, f"models--{REPO.replace('/', '--')}", "refs")
+        (refs / "main").write_bytes(noted)
         with pytest.raises(Unreachable):
             zoo.load(ADDRESS)
 

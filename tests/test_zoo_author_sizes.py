@@ -105,7 +105,7 @@ def official(name: str, body: State) -> State:
 def test_a_file_of_the_true_layout_and_size_gives_the_embeddings_of_the_authors_network(
     name: str, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     built, row = network(parse_name(name).backbone), AUTHOR_FILES[name]
     file = saved({"epoch": 200, "state_dict": official(name, built.state_dict())}, tmp_path / "official.pth")
     server.files["/official.pth"] = file.read_bytes()
@@ -127,7 +127,7 @@ def test_a_file_of_the_true_layout_and_size_gives_the_embeddings_of_the_authors_
 def test_what_was_fetched_is_exported_and_served(
     name: str, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     built, row = network(parse_name(name).backbone), AUTHOR_FILES[name]
     server.files["/x"] = saved({"state_dict": official(name, built.state_dict())}, tmp_path / "x").read_bytes()
     local = AuthorFile(server.url + "/x", row.top1, row.licence, row.layout, row.publisher)

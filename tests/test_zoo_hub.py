@@ -86,11 +86,11 @@ def test_once_fetched_it_costs_no_request_and_works_with_a_dead_hub(
 ):
     zoo.load(NAME)
     hub.log.clear()
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets at the start
     started = time.process_time()  # of this process: other work on the machine does not count
     assert same(zoo.load(NAME), encoder)
     assert time.process_time() - started < 1
-    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert same(zoo.load(NAME), encoder)
     assert same(zoo.load(f"{ADDRESS}@{entry.published.revision}"), encoder)
@@ -102,7 +102,7 @@ def test_offline_and_not_here_it_fails_at_once_and_says_what_to_do(
 ):
     import zoo.hub.client  # its import is not what is timed
 
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets at the start
     started = time.monotonic()
     for what in (NAME, ADDRESS, "timm/resnet18.a1_in1k"):
         with pytest.raises(NoWeights, match=r"HF_HUB_OFFLINE forbids fetching it.* Unset HF_HUB_OFFLINE, or copy"):
@@ -292,7 +292,7 @@ def test_a_truncated_download_is_completed(entry: Card, hub: LoopbackHub, encode
 
 
 @pytest.mark.parametrize("what", ["name", "address"])
-@pytest.mark.parametrize("file", [WEIGHTS, GOLDEN, "config.json", "recipe.json"])
+@pytest.mark.parametrize("file", [WEIGHTS, "config.json", "recipe.json"])
 def test_a_corrupt_file_is_fetched_once_more(entry: Card, hub: LoopbackHub, encoder: Encoder, file: str, what: str):
     where = f"/cdn/{sha256_of(hub, file)}" if file.endswith("safetensors") else f"/resolve/.*/{file}"
     hub.faults = [Fault("GET", where, 1, payload="corrupt")]
@@ -300,6 +300,57 @@ def test_a_corrupt_file_is_fetched_once_more(entry: Card, hub: LoopbackHub, enco
     assert same(found, encoder)
     assert found.card == entry
     assert len(hub.requests(f"GET .*{where}")) == 2
+
+
+EXTRAS = ("model.onnx", "head.safetensors", GOLDEN)
+
+
+@pytest.mark.parametrize("what", ["name", "address"])
+def test_a_load_fetches_weights_and_card_and_the_extras_only_when_asked_for(
+    run: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, what: str
+):
+    (run / "model.onnx").write_bytes(b"onnx")
+    monkeypatch.setattr("zoo.release.publish.verify", lambda _: {})  # it would open the ONNX file
+    card, _ = publish(run, repo=REPO)
+    monkeypatch.setattr("zoo.hub.resolve.catalog", lambda: {NAME: card})
+    model = NAME if what == "name" else ADDRESS
+    hub.log.clear()
+    assert zoo.load(model).card == card
+    assert hub.requests(f"GET /cdn/{sha256_of(hub, WEIGHTS)}")
+    assert sorted(path.name for path in locate(model).iterdir()) == [CARD, WEIGHTS]
+    for file in ("model.onnx", GOLDEN):
+        assert not hub.requests(f"{sha256_of(hub, file)}|{file}")
+    folder = locate(model, extras=EXTRAS)
+    assert sorted(path.name for path in folder.iterdir()) == [CARD, GOLDEN, "model.onnx", WEIGHTS]
+    assert (folder / "model.onnx").read_bytes() == b"onnx"
+    hub.log.clear()
+    assert locate(f"{ADDRESS}@{card.published.revision}", extras=EXTRAS) == folder
+    assert hub.log == []
+
+
+def test_an_extra_that_is_corrupt_twice_is_refused_and_the_model_stays(entry: Card, hub: LoopbackHub, encoder: Encoder):
+    zoo.load(NAME)
+    hub.faults = [Fault("GET", f"/cdn/{sha256_of(hub, GOLDEN)}", 2, payload="corrupt")]
+    with pytest.raises(CorruptFile, match=rf"golden\.safetensors of {REPO} came twice with other content"):
+        locate(NAME, extras=(GOLDEN,))
+    assert same(zoo.load(NAME), encoder)
+    assert (locate(NAME, extras=(GOLDEN,)) / GOLDEN).is_file()
+
+
+def test_downloads_are_in_the_hub_clients_own_cache(entry: Card, hub: LoopbackHub, tmp_path: Path):
+    """`HF_HOME` means what it means to every other tool: what is there is not downloaded again."""
+    done = elsewhere(FETCH, hub, tmp_path)
+    assert done.stdout.strip() == entry.weights.sha256, done.stderr
+    cache = tmp_path / "hf-home" / "hub" / f"models--{REPO.replace('/', '--')}"
+    assert {path.name for path in (cache / "snapshots" / entry.published.revision).iterdir()} >= {
+        WEIGHTS,
+        "config.json",
+    }
+    assert (cache / "refs" / "v1").read_text() == entry.published.revision
+    hub.log.clear()
+    done = elsewhere(FETCH, hub, tmp_path, ZOO_HOME=str(tmp_path / "another-home"))
+    assert done.stdout.strip() == entry.weights.sha256, done.stderr
+    assert not hub.requests("GET /cdn/")
 
 
 def test_a_file_that_is_corrupt_twice_is_refused_and_not_kept(entry: Card, hub: LoopbackHub, encoder: Encoder):
@@ -431,7 +482,7 @@ def test_a_read_only_home_serves_what_it_holds_and_says_that_it_can_hold_no_more
             assert same(zoo.load(NAME), encoder)
             assert same(zoo.load(f"{ADDRESS}@v1"), encoder)  # that v1 was seen cannot be noted
             hub.repos[REPO].commit(dict(hub.repos[REPO].commits[entry.published.revision]))
-            with pytest.raises(ZooError, match=r"cannot write .*hub/tester.*Permission denied"):
+            with pytest.raises(ZooError, match=r"cannot keep tester.*Permission denied.*HF_HOME"):
                 zoo.load(ADDRESS)
         subprocess.run(["chmod", "-R", "u+w", folder], check=True)
 

@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 
 from zoo.errors import CorruptFile, NoWeights, Unreachable, ZooError, needs
 from zoo.files import make_folder
-from zoo.hub.offline import is_offline
 
 with needs("core"):
     import httpx2
-    from huggingface_hub import get_session
+    from huggingface_hub import get_session, is_offline_mode
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
 
@@ -40,7 +39,7 @@ def download(url: str, folder: Path, *, digest: str = "", name: str) -> Path:
         CorruptFile: Twice another content than `digest`, or a web page.
         ZooError: No room on the disk, or a redirect that is not followed.
     """
-    if is_offline():
+    if is_offline_mode():
         raise NoWeights(
             f"{name} is not on this machine, and HF_HUB_OFFLINE forbids fetching it. Unset HF_HUB_OFFLINE, or fetch "
             f"{url} elsewhere and `zoo convert FILE --as {name}`"

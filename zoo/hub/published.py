@@ -19,7 +19,8 @@ CONFIG = "config.json"
 RECIPE = "recipe.json"
 RESULTS = "results.json"
 TRANSFORM = {"interpolation": "bicubic", "crop_mode": "center"}  # of `zoo.images.pixels`; another is another embedding
-FETCHED = (CONFIG, RECIPE, RESULTS, WEIGHTS, HEAD, GOLDEN, ONNX)  # whatever else a repository holds stays there
+EXTRAS = (HEAD, GOLDEN, ONNX)  # fetched on demand
+FETCHED = (CONFIG, RECIPE, RESULTS, WEIGHTS, *EXTRAS)  # whatever else a repository holds is left there
 APART = {RECIPE: ("recipe", "training"), RESULTS: ("results",)}  # entries of the card with their own file
 
 
@@ -126,9 +127,6 @@ def unpack(release: Path, target: Path, published: Published) -> None:
 
     card, tensors = read_release(release)
     write_tensors(target / WEIGHTS, tensors)
-    for name in (HEAD, GOLDEN, ONNX):
-        if (release / name).is_file():
-            shutil.copyfile(release / name, target / name)
     card = replace(card, weights=fingerprint(target / WEIGHTS), published=published)
     write_bytes(target / CARD, card.to_json().encode())
 

@@ -7,6 +7,7 @@ resolve.locate("simco-r18-cifar100-cpu@v1")  # the same weights forever, or an e
 import os
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from zoo.errors import NoWeights, UnknownName, VariantWarning, ZooError, unknown
@@ -24,12 +25,13 @@ ADDRESSES = ("hf://", "timm/")
 DIGEST = r"[0-9a-f]{8,64}"  # the beginning of a weights file's sha256
 
 
-def locate(model: str | Path, *, exact: bool = False) -> Path:
+def locate(model: str | Path, *, exact: bool = False, extras: Sequence[str] = ()) -> Path:
     """The folder of a model, fetched from the Hub if it is not here.
 
     Args:
         model: A name, `NAME@VERSION`, a path, or an address on the Hub.
         exact: Refuse a variant's weights in place of the name's own.
+        extras: Files that loading does not need, to be fetched as well where they are published: ONNX, HEAD, GOLDEN.
 
     Raises:
         UnknownName, NoWeights, CorruptFile: See `find`.
@@ -37,6 +39,11 @@ def locate(model: str | Path, *, exact: bool = False) -> Path:
     """
     found = find(model, exact=exact)
     folder = found if isinstance(found, Path) else _fetch(found)
+    missing = [name for name in extras if not (folder / name).is_file()]
+    if missing and folder.is_relative_to(zoo_home() / "hub"):
+        from zoo.hub.client import fetch_extras
+
+        fetch_extras(folder, missing)
     if os.environ.get(VARIABLE):  # of weights that were fetched before it was set
         card = read_card(folder)
         check_licence(card.name, card.licence)

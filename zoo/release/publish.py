@@ -18,10 +18,10 @@ from safetensors.numpy import load_file
 from zoo.errors import CorruptFile, UnknownName, ZooError
 from zoo.files import new_folder, write_bytes, zoo_home
 from zoo.hub import store
-from zoo.hub.client import Upload, check_model_card, upload
 from zoo.hub.load import load_encoder
 from zoo.hub.published import card_files, fingerprints, read_release, read_release_card
 from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, onnx_file, read_own_card
+from zoo.hub.upload import Upload, check_model_card, upload
 from zoo.model.card import REPO, Card, Published, Weights
 from zoo.model.tensors import write_tensors
 from zoo.model.timm_form import Tensors, published_input, stem_border, to_timm

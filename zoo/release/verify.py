@@ -16,7 +16,7 @@ from zoo.errors import CorruptFile, NoWeights, Unreachable, needs
 from zoo.files import new_file
 from zoo.hub.load import load_encoder
 from zoo.hub.resolve import locate
-from zoo.hub.store import GOLDEN, onnx_file, read_card
+from zoo.hub.store import GOLDEN, ONNX, onnx_file, read_card
 from zoo.model.encoder import Encoder
 from zoo.model.tensors import write_tensors
 
@@ -73,7 +73,7 @@ def verify(model: str | Path, *, url: str | None = None) -> dict[str, float]:
 
     Raises CorruptFile if a gap is above 1e-4, NoWeights, UnknownName, Unreachable.
     """
-    folder = locate(model)
+    folder = locate(model, extras=(GOLDEN, ONNX))
     pixels, expected = read_golden(folder)
     encoder = load_encoder(folder)
     found = {"torch": encoder.embed_pixels(pixels)}
