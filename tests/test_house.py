@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from checkout import repository_files
+from house_report import cycles, import_graph
 
 import zoo
 from train.recipe import recipes
@@ -78,6 +79,21 @@ def test_a_layer_imports_only_the_layers_below_it(path):
         assert not above, f"{relative} imports {above}"
     if layer == "zoo/release":
         assert not any(name.startswith("zoo.cli") for name in modules_imported(path))
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    assert cycles(import_graph(ROOT)) == []
+
+
+def test_not_even_late_imports_make_a_cycle_of_the_model_the_hub_the_release_or_the_commands():
+    rooms = ("zoo.model", "zoo.hub", "zoo.release", "zoo.cli")
+    late = cycles(import_graph(ROOT, late=True))
+    assert [group for group in late if any(name.startswith(rooms) for name in group)] == []
+
+
+def test_a_cycle_would_be_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
+    assert cycles(graph) == [["a", "b", "c"]]
 
 
 def test_floor_0_and_the_server_import_no_torch():

@@ -1,99 +1,24 @@
 """The commands of `zoo`, for tyro, which makes their flags and help texts of signatures and docstrings."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import tyro
 
 import zoo
 from zoo.cli.data import data
 from zoo.cli.doctor import doctor
+from zoo.cli.embed import embed
 from zoo.cli.listing import info, list_models
-from zoo.errors import BadData, BadImage, ZooError, needs
-from zoo.files import new_file, sha256
+from zoo.errors import ZooError, needs
+from zoo.files import sha256
 from zoo.hub.store import keep, onnx_file, read_card
-from zoo.images.walk import IMAGE_SUFFIXES, find_images, summary
-from zoo.model.embedding import unit_rows
 
 if TYPE_CHECKING:
-    from zoo.model.encoder import Encoder
-
-
-def embed(
-    model: str,
-    folder: Path,
-    /,
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("embeddings.parquet"),
-    normalize: bool = False,
-    batch_size: int = 64,
-) -> None:
-    """Embed every image below a folder: one Parquet row an image, `path` and `embedding`.
-
-    Args:
-        model: A name of the zoo, or a run folder.
-        folder: Searched through all its folders; one image file works too.
-        output: Parquet file to write.
-        normalize: Scale every embedding to unit L2 norm.
-        batch_size: Images at a time.
-    """
-    with needs("core"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-    if batch_size < 1:
-        raise BadData(f"--batch-size {batch_size}; at least 1 image at a time")
-    if output.is_dir():
-        raise BadData(f"{output} is a folder; -o names the Parquet file to write")
-    bad: list[str] = []
-    paths = _images_below(folder, bad)
-    encoder = zoo.load(model)
-    done = 0
-    schema = pa.schema([("path", pa.string()), ("embedding", pa.list_(pa.float32(), encoder.dim))])
-    with new_file(output) as aside, pq.ParquetWriter(aside, schema) as writer:
-        for start in range(0, len(paths), batch_size):
-            pixels = _readable(encoder, paths[start : start + batch_size], bad)
-            if pixels:
-                vectors = encoder.embed_pixels(np.stack(list(pixels.values())))
-                vectors = unit_rows(vectors) if normalize else vectors
-                done += len(vectors)
-                columns = [pa.array(list(pixels)), pa.FixedSizeListArray.from_arrays(vectors.ravel(), encoder.dim)]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-        for reason in bad:
-            print(f"left out: {reason}", file=sys.stderr)
-        if not done:
-            raise BadData(f"none of {len(paths)} images could be embedded; {output} is untouched")
-    print(f"{output}: {done} embeddings of {encoder.dim} numbers, {len(bad)} images left out")
-
-
-def _readable(encoder: "Encoder", paths: Sequence[Path], bad: list[str]) -> dict[str, np.ndarray]:
-    """The pixels of each picture by its path; why one cannot be read is added to `bad`."""
-    found = {}
-    for path in paths:
-        try:
-            name = str(path).encode().decode()  # raises for a file name that is no text
-            found[name] = encoder.pixels(path)
-        except (BadImage, OSError, UnicodeEncodeError) as error:
-            bad.append(str(error))
-    return found
-
-
-def _images_below(folder: Path, bad: list[str]) -> list[Path]:
-    """The image files in order; why a folder cannot be searched is added to `bad`."""
-    if not folder.exists():
-        raise FileNotFoundError(f"{folder}: no such file or folder")
-    if folder.is_file():
-        return [folder]
-    found = find_images(folder, on_error=lambda error: bad.append(str(error)))
-    bad += [f"{folder / name}: {reason}" for name, reason in found.skipped.items()]
-    if found.others:
-        print(f"{folder}: {summary(found.others)}", file=sys.stderr)
-    if not found.paths:
-        raise BadData(f"{folder}: no image file ({', '.join(sorted(IMAGE_SUFFIXES))})")
-    return [folder / path for path in found.paths]
+    pass
 
 
 def keep_run(run: Path, /, force: bool = False, inside: bool = False) -> None:
