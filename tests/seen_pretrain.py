@@ -34,16 +34,16 @@ def write_down(folder: Path, stop_in: int | None = None, by: int = signal.SIGKIL
     folder.mkdir(parents=True, exist_ok=True)
     make = Views.__call__
 
-    def watched(self: Views, images: Tensor, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
-        view1, view2 = make(self, images, step, rank, world)
+    def watched(self: Views, images: Any, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, ...]:
+        views = make(self, images, step, rank, world)
         if world > 1:  # what the main process alone shows on the page at the end is no training
-            levels = (view1.permute(0, 2, 3, 1) * 255).round().byte().numpy()
+            levels = (views[0].permute(0, 2, 3, 1) * 255).round().byte().numpy()
             line = json.dumps({"step": step, "pid": os.getpid(), "pictures": [digest(picture) for picture in levels]})
             with (folder / f"{rank}.jsonl").open("a") as file:
                 file.write(line + "\n")
         if step == stop_in:
             os.kill(os.getpid(), by)
-        return view1, view2
+        return views
 
     Views.__call__ = watched  # type: ignore[method-assign]
 

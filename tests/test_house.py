@@ -179,10 +179,11 @@ from train.recipe import Recipe
 
 
 class Toy(Method):
-    def rows(self, view1, view2):
-        return self.encoder(view1), self.encoder(view2)
+    def project(self, views):
+        return tuple(map(self.encoder, views))
 
-    def loss(self, z1, z2):
+    def loss(self, projections, batch):
+        z1, z2 = projections
         return Step((z1 - z2).square().mean())
 
     def loss_range(self, batch_size):

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 import zoo
 import zoo.images.dataset
-from train.batches import LANES, Batch, batches, images_to_look_at, shard_order, share_of
+from train.batches import LANES, ImageBatch, batches, monitored_images, shard_order, share_of
 from train.checkpoint import last_checkpoint
 from train.gradcache import cached_backward
 from train.pretrain import pretrain
@@ -124,8 +124,9 @@ def test_views_of_a_picture_from_disk_are_those_of_the_same_picture_in_memory():
     views = Views(PLAIN, replace(PLAIN, interpolation="bilinear"), size=24, seed=3)
     pictures = [picture(i, width=61, height=40) for i in range(6)]
     pixels = torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in pictures])
-    cut = torch.from_numpy(np.stack([views.cut(p, 4, 6 + i, 12) for i, p in enumerate(pictures)]))
-    assert cut.shape == (6, 2, 3, 24, 24)
+    crops = [views.cut(p, 4, 6 + i, 12) for i, p in enumerate(pictures)]
+    cut = tuple(torch.from_numpy(np.stack(column)) for column in zip(*crops, strict=True))
+    assert [crop.shape for crop in cut] == [(6, 3, 24, 24)] * 2
     for ours, theirs in zip(views(cut, 4, 1, 2), views(pixels, 4, 1, 2), strict=True):
         assert (ours - theirs).abs().max() <= 1.5 / 255  # Pillow rounds to grey levels after each of two passes
 
@@ -136,12 +137,14 @@ def test_batches_from_disk_are_the_same_from_the_middle_on_and_with_any_number_o
     whole = list(batches(shards, views, first=0, last=20, batch_size=8, workers=1))
     later = list(batches(shards, views, first=13, last=20, batch_size=8, workers=3))
     assert len(whole) == 20
-    assert all(torch.equal(a.pixels, b.pixels) for a, b in zip(whole[13:], later, strict=True))
+    for a, b in zip(whole[13:], later, strict=True):
+        assert all(map(torch.equal, a.pixels, b.pixels))
     half = list(batches(shards, views, first=13, last=20, batch_size=8, rank=1, world=2, workers=2))
-    assert all(torch.equal(a.pixels[4:], b.pixels) for a, b in zip(later, half, strict=True))
+    for a, b in zip(later, half, strict=True):
+        assert all(torch.equal(c[4:], d) for c, d in zip(a.pixels, b.pixels, strict=True))
 
 
-def without_the_fifth(folder: Path, *, unit: int) -> list[Batch]:
+def without_the_fifth(folder: Path, *, unit: int) -> list[ImageBatch]:
     """The three batches of 8 of picture(0) .. picture(23), uncut, of which one cannot be decoded."""
     for i in range(24):
         picture(i).save(folder / f"{i:02d}.png")
@@ -153,11 +156,11 @@ def without_the_fifth(folder: Path, *, unit: int) -> list[Batch]:
 @pytest.mark.parametrize(("unit", "size"), [(1, 7), (2, 6)])
 def test_an_image_that_cannot_be_decoded_shortens_its_batch_to_a_multiple_and_none_comes_twice(tmp_path, unit, size):
     steps = without_the_fifth(tmp_path, unit=unit)
-    assert sorted(len(step.rows) for step in steps) == [size, 8, 8]
-    rows = np.concatenate([step.rows for step in steps])
+    assert sorted(len(step.indices) for step in steps) == [size, 8, 8]
+    rows = np.concatenate([step.indices for step in steps])
     assert len(set(rows.tolist())) == 16 + size
     assert 5 not in rows
-    for index, pixels in zip(rows, torch.cat([step.pixels[:, 0] for step in steps]), strict=True):
+    for index, pixels in zip(rows, torch.cat([step.pixels[0] for step in steps]), strict=True):
         assert np.array_equal(pixels.permute(1, 2, 0), picture(int(index)))
 
 
@@ -175,11 +178,11 @@ def test_a_shortened_batch_goes_through_the_encoder_in_equal_chunks_and_the_prob
     (tmp_path / "own" / "kind1" / "05.png").write_bytes(b"not a picture")
     seen = []
 
-    def watched(method, view1, view2, *, chunk, **how):
-        seen.append((len(view1), chunk))
-        return cached_backward(method, view1, view2, chunk=chunk, **how)
+    def watched(method, batch, *, chunk, **how):
+        seen.append((len(batch.views[0]), chunk))
+        return cached_backward(method, batch, chunk=chunk, **how)
 
-    monkeypatch.setattr("train.pretrain.cached_backward", watched)
+    monkeypatch.setattr("train.run.cached_backward", watched)
     recipe = replace(find_recipe("simco-r20-digits"), batch_size=16, epochs=1, warmup_epochs=0)
     data = Path(f"folder:{tmp_path / 'own'}")
     run = pretrain(recipe, data=data, out=tmp_path / "run", stream=True, chunk=4, knn_every=0)
@@ -398,7 +401,7 @@ def test_cifar100_shards_read_by_two_processes_and_two_threads_give_every_image_
     for rank in (0, 1):
         share = next(batches(shards, views, first=3, last=4, batch_size=200, rank=rank, world=2, workers=2)).pixels
         mine = share_of(shards, 3, 200, 0, rank, 2)
-        for cut, index in zip(share[:20, 0], mine, strict=False):
+        for cut, index in zip(share[0][:20], mine, strict=False):
             assert np.array_equal(cut.permute(1, 2, 0).numpy(), np.asarray(shards.picture(int(index))))
 
 
@@ -431,7 +434,7 @@ def test_cifar100_streamed_by_two_ranks_and_two_workers_each_comes_whole_and_goe
             for rank in (0, 1)
         ]
         steps = [
-            torch.cat([part.pixels for part in parts])[:, 0].permute(0, 2, 3, 1).numpy()
+            torch.cat([part.pixels[0] for part in parts]).permute(0, 2, 3, 1).numpy()
             for parts in zip(*ranks, strict=True)
         ]
         return [image.tobytes() for step in steps for image in step]
@@ -441,7 +444,7 @@ def test_cifar100_streamed_by_two_ranks_and_two_workers_each_comes_whole_and_goe
     assert streamed(7) == epoch[700:]
 
 
-def test_images_to_look_at_fit_their_memory(mine):
-    look_at, rows = images_to_look_at(open_images("cifar10", "train", f"folder:{mine}", stream=True), 224)
-    assert look_at.pixels().shape == (18, 224, 224, 3)
-    assert len(set(rows.tolist())) == 18
+def test_monitored_images_fit_their_memory(mine):
+    monitored, indices = monitored_images(open_images("cifar10", "train", f"folder:{mine}", stream=True), 224)
+    assert monitored.pixels().shape == (18, 224, 224, 3)
+    assert len(set(indices.tolist())) == 18

@@ -21,7 +21,7 @@ import zoo
 from train.checkpoint import last_checkpoint, read_progress
 from train.pretrain import pretrain
 from train.run_log import read_log
-from train.stopping import told_in_one_line
+from train.stopping import exit_on_user_error
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.hub.store import sha256
 
@@ -338,7 +338,7 @@ def test_torchs_report_of_a_failed_process_repeats_our_last_words(tmp_path, monk
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
-    with pytest.raises(SystemExit, match=r"^error: 63 images are too few$"), told_in_one_line():
+    with pytest.raises(SystemExit, match=r"^error: 63 images are too few$"), exit_on_user_error():
         raise ZooError("63 images are too few")
     failure = ProcessFailure(local_rank=0, pid=7, exitcode=1, error_file=str(tmp_path / "error.json"))
     assert abs(failure.timestamp - time.time()) < 60
@@ -347,9 +347,9 @@ def test_torchs_report_of_a_failed_process_repeats_our_last_words(tmp_path, monk
     )
 
 
-def test_an_error_is_told_in_one_line_where_not_even_the_launchers_file_can_be_written(tmp_path, monkeypatch):
+def test_an_error_is_exit_on_user_error_where_not_even_the_launchers_file_can_be_written(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "gone" / "error.json"))
-    with pytest.raises(SystemExit, match=r"^error: the disk is full$"), told_in_one_line():
+    with pytest.raises(SystemExit, match=r"^error: the disk is full$"), exit_on_user_error():
         raise OSError("the disk is full")
 
 

@@ -56,14 +56,16 @@ def test_fifty_steps_learn_what_they_learn_on_the_cpu(precision, compile, tmp_pa
 def test_the_networks_and_the_views_lie_in_channels_last_and_on_the_device(tmp_path, monkeypatch):
     from train.methods.dual_temperature import SimCo
 
-    found, forward = [], SimCo.forward
+    found, project = [], SimCo.project
 
-    def look(self, view1, view2):
+    def watched(self, views):
         weight = self.encoder.backbone.layer1[0].conv1.weight
-        found.append((weight.is_contiguous(memory_format=torch.channels_last), weight.device.type, view1.device.type))
-        return forward(self, view1, view2)
+        found.append(
+            (weight.is_contiguous(memory_format=torch.channels_last), weight.device.type, views[0].device.type)
+        )
+        return project(self, views)
 
-    monkeypatch.setattr(SimCo, "forward", look)
+    monkeypatch.setattr(SimCo, "project", watched)
     train(tmp_path / "run", monkeypatch, precision="no", compile=False, cpu=False)
     assert set(found) == {(True, "cuda", "cuda")}
 

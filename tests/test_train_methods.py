@@ -12,7 +12,7 @@ from train.batchnorm import hashes
 from train.ema import ema_copy, ema_update
 from train.gradcache import cached_backward
 from train.key_queue import KeyQueue
-from train.method import Step
+from train.method import Batch, Step, loss_of, map_tensors
 from train.methods.memory_bank import MemoryBank
 from train.methods.moco import MoCo
 from train.methods.mocov3 import MoCoV3
@@ -53,8 +53,16 @@ def build(method: str, **numbers):
     recipe = replace(recipe, **{key: value for key, value in (SMALL | numbers).items() if getattr(recipe, key, 0)})
     method = recipe.method(Encoder(Rows(), mean=(0.5,) * 3, std=(0.2,) * 3, image_size=4))
     method.prepare(20)
-    method.before_step(torch.arange(3, 11))
     return without_norm(method).double()
+
+
+def batch_of(views, progress: float = 0.5) -> Batch:
+    """The images 3, 4, ... of the data set."""
+    return Batch(tuple(views), torch.arange(3, 3 + len(views[0])), progress)
+
+
+def step_of(method, views) -> Step:
+    return loss_of(method, method.project(tuple(views)), batch_of(views))
 
 
 @pytest.fixture
@@ -72,12 +80,12 @@ def parameters_of(method) -> torch.Tensor:
 def test_the_queue_wraps_at_any_size():
     queue = KeyQueue(5, 2)
     queue.oldest.fill_(3)
-    before = queue.rows.clone()
+    before = queue.keys.clone()
     keys = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0], [0.0, -4.0]])
     queue.enqueue(keys)
     assert queue.oldest.item() == 2
-    assert torch.equal(queue.rows[[3, 4, 0, 1]], F.normalize(keys, dim=1))
-    assert torch.equal(queue.rows[2], before[2])
+    assert torch.equal(queue.keys[[3, 4, 0, 1]], F.normalize(keys, dim=1))
+    assert torch.equal(queue.keys[2], before[2])
 
 
 @pytest.mark.parametrize(("size", "batch"), [(1, 1), (4, 4), (5, 3), (3, 7), (7, 3), (4, 9)])
@@ -86,15 +94,15 @@ def test_the_queue_holds_the_last_keys_in_the_order_they_came(size: int, batch: 
     stream = torch.randn(5 * batch, 3, generator=torch.Generator().manual_seed(0))
     for keys in stream.split(batch):
         queue.enqueue(keys)
-    oldest_first = queue.rows.roll(-int(queue.oldest), dims=0)
+    oldest_first = queue.keys.roll(-int(queue.oldest), dims=0)
     assert torch.allclose(oldest_first[-5 * batch :], F.normalize(stream, dim=1)[-size:])
 
 
 def test_the_queue_starts_as_unit_rows_and_is_in_the_checkpoint():
     queue = KeyQueue(6, 4)
-    assert torch.allclose(queue.rows.norm(dim=1), torch.ones(6))
-    assert len({tuple(row.tolist()) for row in queue.rows}) == 6
-    assert set(queue.state_dict()) == {"rows", "oldest"}
+    assert torch.allclose(queue.keys.norm(dim=1), torch.ones(6))
+    assert len({tuple(key.tolist()) for key in queue.keys}) == 6
+    assert set(queue.state_dict()) == {"keys", "oldest"}
     with pytest.raises(ValueError, match="queue_size = 0; at least 1 key"):
         KeyQueue(0, 4)
 
@@ -105,31 +113,31 @@ def test_the_queue_starts_as_unit_rows_and_is_in_the_checkpoint():
 @pytest.mark.parametrize("name", ["mocov1", "mocov2", "mocov2plus"])
 def test_the_positive_is_never_in_the_queue_and_keys_enter_once_after_the_loss(name: str, views: torch.Tensor):
     method: MoCo = build(name)
-    before = [queue.rows.clone() for queue in method.queues]
-    step = method(*views)
+    before = [queue.keys.clone() for queue in method.queues]
+    step = step_of(method, views)
     assert len(step.keys) == len(method.queues) == (2 if name == "mocov2plus" else 1)
     for queue, old in zip(method.queues, before, strict=True):
-        assert torch.equal(queue.rows, old)  # both directions have been computed, nothing has moved
+        assert torch.equal(queue.keys, old)  # both directions have been computed, nothing has moved
     for queue, keys in zip(method.queues, step.keys, strict=True):
-        assert (F.normalize(keys, dim=1) @ queue.rows.T).max() < 1 - 1e-6
+        assert (F.normalize(keys, dim=1) @ queue.keys.T).max() < 1 - 1e-6
     method.after_step(step, 0.5)
     for queue, keys, old in zip(method.queues, step.keys, before, strict=True):
-        assert torch.allclose(queue.rows[:8], F.normalize(keys, dim=1))
-        assert torch.equal(queue.rows[8:], old[8:])
+        assert torch.allclose(queue.keys[:8], F.normalize(keys, dim=1))
+        assert torch.equal(queue.keys[8:], old[8:])
         assert queue.oldest.item() == 8
 
 
 def test_mocov2plus_is_the_mean_of_both_directions_each_with_its_own_views_queue(views: torch.Tensor):
     method: MoCo = build("mocov2plus")
     torch.nn.init.normal_(next(method.key_encoder.parameters()))
-    q1, k2, q2, k1 = method.rows(*views)
+    (q1, k2), (q2, k1) = pairs = method.project(tuple(views))
     directions = []
     for q, k, queue in ((q1, k2, method.queues[0]), (q2, k1, method.queues[1])):
         q, k = F.normalize(q, dim=1), F.normalize(k, dim=1)
-        logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.rows.T], dim=1) / method.temperature
+        logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.keys.T], dim=1) / method.temperature
         directions.append(F.cross_entropy(logits, torch.zeros(8, dtype=torch.int64)))
-    assert method.loss(q1, k2, q2, k1).loss.item() == pytest.approx((sum(directions) / 2).item(), rel=1e-7)
-    assert torch.equal(k1, method.key_encoder(views[0]))  # no batch normalisation here: shuffling leaves no trace
+    assert method.loss(pairs, batch_of(views)).loss.item() == pytest.approx((sum(directions) / 2).item(), rel=1e-7)
+    assert torch.equal(k1, method.key_encoder.network(views[0]))  # no batch normalization here: shuffling has no effect
     assert not torch.allclose(q1, k1)
 
 
@@ -144,9 +152,9 @@ def test_version_1_projects_by_one_linear_map_and_version_2_by_two():
 @pytest.mark.parametrize("name", WITH_KEYS)
 def test_no_gradient_reaches_the_keys(name: str, views: torch.Tensor):
     method = build(name)
-    rows = method.rows(*views)
-    assert [row.requires_grad for row in rows] == [True, False] * (len(rows) // 2)
-    method.loss(*rows).loss.backward()
+    pairs = method.project(tuple(views))
+    assert {(pair.query.requires_grad, pair.key.requires_grad) for pair in pairs} == {(True, False)}
+    method.loss(pairs, batch_of(views)).loss.backward()
     assert all(p.grad is None for p in method.key_encoder.parameters())
     assert all(p.grad is not None for p in [*method.encoder.parameters(), *method.projector.parameters()])
 
@@ -160,7 +168,7 @@ def test_the_key_encoder_starts_as_the_query_encoder_and_follows_by_momentum(nam
     with torch.no_grad():
         for q in queries:
             q += 1
-    method.after_step(method(*views), 0.0)
+    method.after_step(step_of(method, views), 0.0)
     start = getattr(find_recipe(METHODS[name]), "key_momentum")  # noqa: B009  (not every recipe has it)
     assert all(torch.allclose(k, q - start) for k, q in zip(keys, queries, strict=True))
 
@@ -183,14 +191,14 @@ def test_the_momentum_of_mocov3_ends_at_one_where_keys_stand_still(views: torch.
         for p in method.encoder.parameters():
             p += 1
     before = [k.clone() for k in method.key_encoder.parameters()]
-    method.after_step(method(*views), 1.0)
+    method.after_step(step_of(method, views), 1.0)
     assert all(torch.allclose(k, old) for k, old in zip(method.key_encoder.parameters(), before, strict=True))
 
 
 def test_simmoco_sees_the_other_images_of_the_other_view_alone(views: torch.Tensor):
     """N - 1 negatives: the loss does not change with the keys of view 1, and N = 2 leaves one negative."""
     method = build("simmoco")
-    q, k = method.rows(views[0, :2], views[1, :2])
+    ((q, k),) = method.project((views[0, :2], views[1, :2]))
     q, k = F.normalize(q, dim=1), F.normalize(k, dim=1)
     alpha, beta = 0.1, 1.0
     total = 0.0
@@ -198,13 +206,13 @@ def test_simmoco_sees_the_other_images_of_the_other_view_alone(views: torch.Tens
         gap = (q[i] @ k[j] - q[i] @ k[i]).item()
         weight = (1 - 1 / (1 + math.exp(gap / beta))) / (1 - 1 / (1 + math.exp(gap / alpha)))
         total += weight * math.log1p(math.exp(gap / alpha)) / 2
-    assert method(views[0, :2], views[1, :2]).loss.item() == pytest.approx(total, rel=1e-9)
+    assert step_of(method, views[:, :2]).loss.item() == pytest.approx(total, rel=1e-9)
 
 
 def test_simmocoplus_is_the_mean_of_simmoco_forth_and_back(views: torch.Tensor):
     one, both = build("simmoco"), build("simmocoplus")
-    forth, back = one(*views).loss, one(*views.flip(0)).loss
-    assert both(*views).loss.item() == pytest.approx(((forth + back) / 2).item(), rel=1e-12)
+    forth, back = step_of(one, views).loss, step_of(one, views.flip(0)).loss
+    assert step_of(both, views).loss.item() == pytest.approx(((forth + back) / 2).item(), rel=1e-12)
 
 
 # --- MoCo v3 ----------------------------------------------------------------------------------------------------------
@@ -259,18 +267,18 @@ def draws_without(method: MemoryBank, images: range) -> int:
 
 def test_the_positive_of_the_memory_bank_is_the_images_own_row_and_its_negatives_are_drawn_rows(views: torch.Tensor):
     method: MemoryBank = build("membank")
-    (q,) = method.rows(*views)
+    (q,) = method.project(tuple(views))
     drawn = (hashes(12, torch.tensor(0)) % 20).tolist()
     q, bank = F.normalize(q, dim=1), method.bank
     logits = torch.stack([torch.stack([q[i] @ bank[3 + i], *(q[i] @ bank[j] for j in drawn)]) for i in range(8)])
     expected = F.cross_entropy(logits / method.temperature, torch.zeros(8, dtype=torch.int64))
-    assert method(*views).loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert step_of(method, views).loss.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_a_row_of_the_memory_bank_follows_its_image_after_the_loss_and_other_rows_stay(views: torch.Tensor):
     method: MemoryBank = build("membank")
     before = method.bank.clone()
-    step = method(*views)
+    step = step_of(method, views)
     assert torch.equal(method.bank, before)
     assert not step.keys[0].requires_grad
     method.after_step(step, 0.5)
@@ -304,14 +312,14 @@ def test_hashes_of_a_bank_on_any_scale_stay_in_range():
 @pytest.mark.parametrize("name", METHODS)
 def test_gradients_in_chunks_are_those_of_the_whole_batch(name: str, views: torch.Tensor):
     method = build(name)
-    loss = method(*views).loss
+    loss = step_of(method, views).loss
     loss.backward()
     whole = {key: p.grad.clone() for key, p in method.named_parameters() if p.requires_grad}
     for chunk in (1, 2, 4, 8):
         method.zero_grad()
-        if getattr(method, "shuffled", None):
-            method.shuffled.calls.zero_()
-        step = cached_backward(method, *views, chunk=chunk)
+        if getattr(getattr(method, "key_encoder", None), "shuffle", None):
+            method.key_encoder.shuffle.calls.zero_()
+        step = cached_backward(method, batch_of(views), chunk=chunk)
         assert step.loss.item() == pytest.approx(loss.item(), rel=1e-12)
         assert not step.loss.requires_grad
         for key, p in method.named_parameters():
@@ -320,7 +328,7 @@ def test_gradients_in_chunks_are_those_of_the_whole_batch(name: str, views: torc
             else:
                 assert p.grad is None
     with pytest.raises(BadNumber, match="chunk = 3 does not divide the 8 images"):
-        cached_backward(method, *views, chunk=3)
+        cached_backward(method, batch_of(views), chunk=3)
 
 
 def test_chunks_move_running_statistics_once_and_normalise_each_chunk():
@@ -329,7 +337,7 @@ def test_chunks_move_running_statistics_once_and_normalise_each_chunk():
     encoder = Encoder(Rows(), mean=(0.5,) * 3, std=(0.2,) * 3, image_size=4)
     method = recipe.method(encoder)
     views = torch.rand(2, 8, 3, 4, 4, generator=torch.Generator().manual_seed(1))
-    cached_backward(method, *views, chunk=4)
+    cached_backward(method, batch_of(views), chunk=4)
     norm = method.projector[1]
     assert norm.num_batches_tracked.item() == 2
     means = [
@@ -343,11 +351,13 @@ def test_chunks_move_running_statistics_once_and_normalise_each_chunk():
 def test_collapsed_rows_stand_at_the_start_of_the_range_and_no_rows_below_its_floor(name: str, views: torch.Tensor):
     method = build(name)
     start, floor = method.loss_range(8)
-    rows = [torch.ones(8, 8, dtype=torch.float64) for _ in method.rows(*views)]
-    dictionaries = [queue.rows for queue in getattr(method, "queues", ())] + [getattr(method, "bank", torch.ones(0))]
+    projections = method.project(tuple(views))
+    dictionaries = [queue.keys for queue in getattr(method, "queues", ())] + [getattr(method, "bank", torch.ones(0))]
     for dictionary in dictionaries:
         dictionary.fill_(1 / math.sqrt(8))
-    assert method.loss(*rows).loss.item() == pytest.approx(start, rel=1e-9)
+    ones = torch.ones(8, 8, dtype=torch.float64)
+    collapsed = map_tensors(lambda _: ones, projections)
+    assert method.loss(collapsed, batch_of(views)).loss.item() == pytest.approx(start, rel=1e-9)
     for dictionary in dictionaries:
         dictionary.fill_(-1 / math.sqrt(8))
     if name == "membank":
@@ -355,9 +365,9 @@ def test_collapsed_rows_stand_at_the_start_of_the_range_and_no_rows_below_its_fl
         method.draws.fill_(draws_without(method, range(3, 11)))
     simplex = torch.eye(8, dtype=torch.float64) - 1 / 8
     dictionary = hasattr(method, "queues") or name == "membank"
-    best = [torch.ones(8, 8, dtype=torch.float64) for _ in rows] if dictionary else [simplex] * len(rows)
-    assert method.loss(*best).loss.item() == pytest.approx(floor, rel=1e-9)
-    assert floor < method(*views).loss.item() < 2 * start
+    best = map_tensors(lambda _: ones if dictionary else simplex, projections)
+    assert method.loss(best, batch_of(views)).loss.item() == pytest.approx(floor, rel=1e-9)
+    assert floor < step_of(method, views).loss.item() < 2 * start
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -365,7 +375,7 @@ def test_every_step_learns_and_the_state_says_all(name: str, views: torch.Tensor
     """Two methods with the same state take the same step: whatever training changes is in the state."""
 
     def step(method) -> None:
-        outcome: Step = method(*views)
+        outcome = step_of(method, views)
         outcome.loss.backward()
         with torch.no_grad():
             for p in method.parameters():
@@ -401,7 +411,9 @@ def test_learning_rates_peak_where_their_sources_say_and_one_comparison_shares_i
     for name, peak in peaks.items():
         assert find_recipe(name).peak_learning_rate == pytest.approx(peak), name
     shared = ("epochs", "batch_size", "optimizer", "learning_rate", "weight_decay", "warmup_epochs", "view1", "view2")
-    one_comparison = [find_recipe(f"{method}-r18-cifar100").numbers() for method in ("mocov2", "simmoco", "simco")]
+    one_comparison = [
+        find_recipe(f"{method}-r18-cifar100").hyperparameters() for method in ("mocov2", "simmoco", "simco")
+    ]
     assert len({str([numbers[key] for key in shared]) for numbers in one_comparison}) == 1
 
 

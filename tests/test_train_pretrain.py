@@ -20,13 +20,13 @@ from training_process import finish, start
 
 import zoo
 from train.checkpoint import Progress, last_checkpoint, read_checkpoint, read_progress, restore, save_checkpoint
-from train.method import Method, Step
+from train.method import Batch, Method, Step, loss_of
 from train.optim import make_optimizer
 from train.pretrain import main, pretrain
 from train.recipe import differences, find_recipe
-from train.run_folder import KeptRun
+from train.run_folder import RunFolder
 from train.run_log import RunLog, read_log
-from train.stopping import told_in_one_line
+from train.stopping import exit_on_user_error
 from zoo.errors import BadData, BadNumber, CorruptFile, UnknownName, ZooError, how_to_install
 from zoo.hub.store import read_card, sha256
 from zoo.model.encoder import new_encoder
@@ -151,7 +151,7 @@ def test_a_state_that_is_not_finite_is_never_saved(recipe, tmp_path):
     method = recipe.method(new_encoder(recipe.name))
     optimizer = make_optimizer("sgd", method, lr=0.1, momentum=0.9, weight_decay=0)
     progress = Progress(0, 0.0, {"images": 64, "data": ""})
-    kept = KeptRun(tmp_path, recipe, method, optimizer, Accelerator(cpu=True), progress=progress, total=4)
+    kept = RunFolder(tmp_path, recipe, method, optimizer, Accelerator(cpu=True), progress=progress, total=4)
     method.projector[0].weight.data[0, 0] = math.inf
     with pytest.raises(ZooError, match=r"after 3 steps projector\.0\.weight is not finite"):
         kept.save(3)
@@ -220,15 +220,15 @@ def test_half_precision_where_it_would_not_be_computed_is_refused(recipe, tmp_pa
 
 def test_a_command_tells_what_ran_out_and_a_stop_in_one_line_and_hides_no_other_error(capsys):
     told = r"^error: out of memory \(.*allocate.*\)\. Lower --batch-size, .* --chunk"
-    with pytest.raises(SystemExit, match=told), told_in_one_line():
+    with pytest.raises(SystemExit, match=told), exit_on_user_error():
         torch.empty(2**55)
-    with pytest.raises(SystemExit) as stopped, told_in_one_line():
+    with pytest.raises(SystemExit) as stopped, exit_on_user_error():
         raise KeyboardInterrupt
     assert stopped.value.code == 130
     assert capsys.readouterr().err == "stopped; the same command goes on from the last checkpoint, if there is one\n"
-    with pytest.raises(SystemExit, match=r"^error: another process of this training has ended"), told_in_one_line():
+    with pytest.raises(SystemExit, match=r"^error: another process of this training has ended"), exit_on_user_error():
         raise RuntimeError("[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711")
-    with pytest.raises(RuntimeError, match="must match the size"), told_in_one_line():
+    with pytest.raises(RuntimeError, match="must match the size"), exit_on_user_error():
         torch.zeros(2) + torch.zeros(3)
 
 
@@ -335,10 +335,11 @@ class _Counter(Method):
         super().__init__(encoder)
         self.register_buffer("queue", torch.zeros(4))
 
-    def rows(self, view1, view2):
-        return self.encoder(view1), self.encoder(view2)
+    def project(self, views):
+        return tuple(map(self.encoder, views))
 
-    def loss(self, z1, z2):
+    def loss(self, projections, batch):
+        z1, z2 = projections
         return Step((z1 - z2).square().mean())
 
     def loss_range(self, batch_size):
@@ -349,7 +350,8 @@ class _Counter(Method):
 def test_a_checkpoint_brings_back_parameters_buffers_and_momentum(optimizer, encoder, tmp_path):
     method = _Counter(encoder.train())
     first = make_optimizer(optimizer, method, lr=0.1, momentum=0.9, weight_decay=1e-4)
-    method(torch.rand(4, 3, 8, 8), torch.rand(4, 3, 8, 8)).loss.backward()
+    views = tuple(torch.rand(2, 4, 3, 8, 8))
+    loss_of(method, method.project(views), Batch(views, torch.arange(4), 0.5)).loss.backward()
     first.step()
     method.queue += 7
     path = save_checkpoint(tmp_path, method, first, Progress(5, 1.5, {"epochs": 2}))

@@ -7,8 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from train.batches import images_to_look_at
-from train.monitor import held_out, held_out_features, look_at
+from train.batches import monitored_images
+from train.method import Batch, loss_of
+from train.monitor import held_out, held_out_features, labelled_features
 from train.probe import MOMENTUM, RATE, OnlineProbe, probe_beside
 from train.recipe import find_recipe
 from zoo.images.image_set import ImageSet
@@ -48,7 +49,7 @@ def test_a_batch_without_labels_moves_nothing(encoder: Encoder):
     assert torch.equal(probe.weight, torch.zeros(10, 64))
 
 
-def test_looks_from_outside_are_not_learnt_from(encoder: Encoder, digits: ImageSet):
+def test_the_probe_does_not_learn_from_features_computed_outside_training(encoder: Encoder, digits: ImageSet):
     probe = OnlineProbe(encoder, digits.labels, 10)
     encoder.embed_pixels(np.asarray(digits.pixels()))
     with torch.no_grad():
@@ -69,7 +70,8 @@ def test_the_encoder_of_a_run_with_labels_is_the_one_without_bit_for_bit(digits:
         probe = probe_beside(method, split, np.arange(240))
         optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
         for step in range(3):
-            outcome = method(*torch.rand(2, 16, 3, 8, 8, generator=torch.Generator().manual_seed(step)))
+            views = tuple(torch.rand(2, 16, 3, 8, 8, generator=torch.Generator().manual_seed(step)))
+            outcome = loss_of(method, method.project(views), Batch(views, torch.arange(16), 0.5))
             outcome.loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -91,7 +93,7 @@ def test_the_probe_never_sees_the_labels_of_held_out_images_and_learns_to_name_t
     probe = probe_beside(method, digits, np.arange(240))
     hidden = np.flatnonzero(probe.labels < 0)
     assert set(hidden) == set(np.flatnonzero(held_out(240)))
-    features = look_at(method.encoder, digits)
+    features = labelled_features(method.encoder, digits)
     unseen = held_out_features(features)
     assert np.array_equal(unseen.labels, digits.labels[hidden])
     assert probe.accuracy(unseen) == (unseen.labels == 0).mean()  # it has learnt nothing, and says 0 to all
@@ -99,12 +101,12 @@ def test_the_probe_never_sees_the_labels_of_held_out_images_and_learns_to_name_t
         images = np.random.default_rng(step).choice(240, 60, replace=False)
         method.encoder.train()(torch.from_numpy(digits.pixels()[images]).permute(0, 3, 1, 2) / 255)
         probe.learn(images, rate=1.0, chunk=60)
-    assert probe.accuracy(held_out_features(look_at(method.encoder, digits))) > 0.5
+    assert probe.accuracy(held_out_features(labelled_features(method.encoder, digits))) > 0.5
 
 
-def test_the_images_that_we_look_at_come_with_their_indices(monkeypatch: pytest.MonkeyPatch, digits: ImageSet):
-    monkeypatch.setattr("train.batches.LOOK", 50)
-    look_at, rows = images_to_look_at(digits, 8)
-    assert len(rows) == 50
-    assert np.array_equal(look_at.pixels(), digits.pixels()[rows])
-    assert np.array_equal(look_at.labels, digits.labels[rows])
+def test_monitored_images_come_with_their_indices(monkeypatch: pytest.MonkeyPatch, digits: ImageSet):
+    monkeypatch.setattr("train.batches.MONITORED", 50)
+    monitored, indices = monitored_images(digits, 8)
+    assert len(indices) == 50
+    assert np.array_equal(monitored.pixels(), digits.pixels()[indices])
+    assert np.array_equal(monitored.labels, digits.labels[indices])

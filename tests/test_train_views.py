@@ -52,7 +52,7 @@ def test_blocks_change_no_bit(policies, size, monkeypatch) -> None:
 
 
 def test_the_size_may_follow_the_step() -> None:
-    images, growing = pixels(4, 32, 32), Views(EVERYTHING, ViewPolicy(), size=lambda step: 16 + 8 * step, seed=5)
+    images, growing = pixels(4, 32, 32), Views(EVERYTHING, ViewPolicy(), sizes=lambda step: [16 + 8 * step] * 2, seed=5)
     for step in (0, 2):
         fixed = Views(EVERYTHING, ViewPolicy(), size=16 + 8 * step, seed=5)
         assert all(map(torch.equal, growing(images, step), fixed(images, step)))

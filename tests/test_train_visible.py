@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 from tqdm import tqdm
 
 from train.key_queue import key_age
-from train.method import Step
-from train.monitor import EveryStep, collapse_warning, first_bad_tensor, gradient_norms, leak_warning, spectrum
+from train.method import Batch, Step, loss_of
+from train.monitor import StepMetrics, collapse_warning, first_bad_tensor, gradient_norms, leak_warning, spectrum
+from train.options import Options
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
@@ -161,20 +162,21 @@ def test_the_first_layer_of_mocov3s_transformer_is_the_first_one_that_learns():
     """Not the class token, a parameter of two and more dimensions that stands before it."""
     recipe = replace(find_recipe("mocov3-vitt4-cifar10"), hidden=16)
     method = recipe.method(new_encoder("mocov3-vitt4-digits"))
-    method(*torch.rand(2, 4, 3, 8, 8)).loss.backward()
+    views = tuple(torch.rand(2, 4, 3, 8, 8))
+    loss_of(method, method.project(views), Batch(views, torch.arange(4), 0.5)).loss.backward()
     norms = gradient_norms(method)
     assert torch.equal(norms["gradient_first"], method.encoder.backbone.blocks[0].attn.qkv.weight.grad.norm())
     assert torch.equal(norms["gradient_last"], method.predictor[-2].weight.grad.norm())
 
 
 def test_every_step_counts_between_two_looks():
-    every = EveryStep()
+    every = StepMetrics()
     for value in (1.0, 2.0, 6.0):
         every.add({"gradient_first": torch.tensor(value), "pretext_accuracy": torch.tensor(value / 10)})
-    seen = every.look()
+    seen = every.take()
     assert seen == pytest.approx({"gradient_first": 3, "gradient_first_max": 6, "pretext_accuracy": 0.3})
     every.add({"gradient_first": torch.tensor(5.0)})
-    assert every.look() == {"gradient_first": 5, "gradient_first_max": 5}
+    assert every.take() == {"gradient_first": 5, "gradient_first_max": 5}
 
 
 def test_a_solved_pretext_task_with_falling_knn_is_told_with_the_remedy():
@@ -195,10 +197,12 @@ def test_a_run_that_leaks_is_warned_once_and_goes_on_knowing_its_best(run, tmp_p
     split = open_images("digits", "train").sample(600)
     folder.mkdir()
     (folder / "log.jsonl").write_text('{"step": 1, "knn_held_out": 1.0}\n')
-    with Watch(folder, replace(recipe, batch_size=32), method, split, split, step=1, total=3, knn_every=1) as watch:
+    with Watch(
+        folder, replace(recipe, batch_size=32), method, split, split, step=1, total=3, options=Options(knn_every=1)
+    ) as watch:
         for step in (2, 3):
             watch.step(Step(torch.zeros(()), (), {"pretext_accuracy": torch.ones(())}))
-            watch.look(step, float(step), loss=torch.zeros(()), learning_rate=0.1)
+            watch.log(step, float(step), loss=torch.zeros(()), learning_rate=0.1)
     assert capsys.readouterr().out.count("batch statistics may tell which key belongs to which query") == 1
     assert [line.get("pretext_accuracy") for line in read_log(folder)] == [None, 1, 1]
 
@@ -208,9 +212,9 @@ def test_without_a_bar_the_numbers_are_logged_all_the_same(tmp_path, monkeypatch
     monkeypatch.setattr("train.watch.tqdm", partial(tqdm, disable=True))
     recipe = replace(find_recipe("simco-r18-cifar100"), batch_size=32)
     method, split = recipe.method(new_encoder("simco-r20-digits")), open_images("digits", "train").sample(100)
-    with Watch(tmp_path, recipe, method, split, split, step=0, total=3, knn_every=0) as watch:
+    with Watch(tmp_path, recipe, method, split, split, step=0, total=3, options=Options(knn_every=0)) as watch:
         watch.step(Step(torch.zeros(()), (), {}))
-        watch.look(1, 0.5, loss=torch.tensor(2.5), learning_rate=0.1)
+        watch.log(1, 0.5, loss=torch.tensor(2.5), learning_rate=0.1)
     assert [line["loss"] for line in read_log(tmp_path)] == [2.5]
 
 
@@ -221,7 +225,7 @@ def test_a_queue_beyond_half_the_data_set_and_the_age_of_its_keys_are_told_befor
     method = recipe.method(new_encoder(recipe.name))
     split = open_images("digits", "train").sample(128)
     for images, said in ((split, 1), (split.sample(96), 1), (open_images("digits", "train"), 0)):
-        with Watch(tmp_path, recipe, method, images, images, step=0, total=8, knn_every=0):
+        with Watch(tmp_path, recipe, method, images, images, step=0, total=8, options=Options(knn_every=0)):
             pass
         told = capsys.readouterr().out
         assert told.count("warning: a queue of 96 keys") == said, len(images)
@@ -239,12 +243,12 @@ def test_the_age_of_keys_is_j_plus_m_over_1_minus_m():
 def test_the_first_bad_tensor_is_named():
     torch.manual_seed(0)
     recipe = find_recipe("simco-r20-digits")
-    views = torch.rand(2, 4, 3, 8, 8)
+    views = tuple(torch.rand(2, 4, 3, 8, 8))
 
     def bad(change):
         method = recipe.method(new_encoder(recipe.name))
         change(method)
-        return first_bad_tensor(method, *views)
+        return first_bad_tensor(method, views)
 
     nan = torch.nan
     assert bad(lambda m: None) == "the loss itself"
@@ -255,7 +259,7 @@ def test_the_first_bad_tensor_is_named():
     huge = bad(lambda m: m.encoder.backbone.conv1.weight.data.fill_(3e38))
     assert huge == "the output of encoder.backbone.conv1"
     method = recipe.method(new_encoder(recipe.name))
-    assert first_bad_tensor(method, views[0], views[1] * nan) == "view2"
+    assert first_bad_tensor(method, (views[0], views[1] * nan)) == "view2"
 
 
 def test_a_broken_loss_names_the_tensor_and_saves_the_batch(tmp_path):
@@ -306,7 +310,7 @@ def test_a_test_split_without_labels_does_not_cost_a_run_its_end(test, told, tmp
 def test_skipped_images_are_counted_five_of_them_named_and_all_kept_in_a_file(tmp_path, capsys):
     """What a run finds later counts on, and one that goes on after a stop adds to the file."""
     recipe = replace(find_recipe("simco-r20-digits"), **SMALL)
-    method, size = recipe.method(new_encoder(recipe.name)), {"step": 0, "total": 8, "knn_every": 0}
+    method, size = recipe.method(new_encoder(recipe.name)), {"step": 0, "total": 8, "options": Options(knn_every=0)}
     lines = [f"{i}.png: broken" for i in range(9)]
     split = open_images("digits", "test")
     for lot in (lines[:7], lines[:3] + lines[7:]):
@@ -336,17 +340,23 @@ def test_bf16_keeps_the_loss_in_float32_and_learns_the_same(tmp_path, monkeypatc
     kinds = []
     from train.methods.dual_temperature import SimCo
 
-    forward = SimCo.forward
+    project, loss = SimCo.project, SimCo.loss
 
-    def look(self, view1, view2):
-        step = forward(self, view1, view2)
-        kinds.append((self.encoder(view1).dtype, step.loss.dtype))
+    def project_watched(self, views):
+        pairs = project(self, views)
+        kinds.append(pairs[0].query.dtype)
+        return pairs
+
+    def loss_watched(self, pairs, batch):
+        step = loss(self, pairs, batch)
+        kinds.append(step.loss.dtype)
         return step
 
     try:
-        monkeypatch.setattr(SimCo, "forward", look)
+        monkeypatch.setattr(SimCo, "project", project_watched)
+        monkeypatch.setattr(SimCo, "loss", loss_watched)
         half = pretrain(recipe, out=tmp_path / "half", limit=128, knn_every=0)
-        assert set(kinds) == {(torch.bfloat16, torch.float32)}
+        assert kinds == [torch.bfloat16, torch.float32] * 8
         with pytest.raises(ZooError, match="precision: no -> bf16"):
             pretrain(recipe, out=tmp_path / "plain", limit=128, knn_every=0)
     finally:

@@ -19,7 +19,7 @@ from seen_pretrain import write_down
 from torch import Tensor, nn
 
 from train.losses import nt_xent
-from train.method import LossRange, Method, Step
+from train.method import Batch, LossRange, Method, Pair, Step
 from train.methods.dual_temperature import SimCoRecipe
 from train.pretrain import pretrain
 from train.recipe import Recipe, find_recipe
@@ -42,11 +42,12 @@ class Queued(Method):
         self.register_buffer("queue", torch.randn(128, encoder.dim))
         self.register_buffer("place", torch.zeros((), dtype=torch.long))
 
-    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, Tensor]:
-        query, key = (nn.functional.normalize(self.encoder(view)) for view in (view1, view2))
-        return query, key.detach()
+    def project(self, views: tuple[Tensor, ...]) -> tuple[Pair]:
+        query, key = (nn.functional.normalize(self.encoder(view)) for view in views)
+        return (Pair(query, key.detach()),)
 
-    def loss(self, query: Tensor, key: Tensor) -> Step:
+    def loss(self, pairs: tuple[Pair], batch: Batch) -> Step:
+        ((query, key),) = pairs
         logits = torch.cat([(query * key).sum(1, keepdim=True), query @ nn.functional.normalize(self.queue).T], 1) / 0.2
         return Step(nn.functional.cross_entropy(logits, torch.zeros(len(query), dtype=torch.long)), (key,))
 
@@ -67,11 +68,11 @@ class WithoutBatchNorm(Method):
         super().__init__(encoder)
         replace_modules(encoder, nn.BatchNorm2d, lambda norm: nn.GroupNorm(1, norm.num_features))
 
-    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, Tensor]:
-        return self.encoder(view1), self.encoder(view2)
+    def project(self, views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(map(self.encoder, views))
 
-    def loss(self, z1: Tensor, z2: Tensor) -> Step:
-        return Step(nt_xent(torch.cat([z1, z2]), temperature=0.1))
+    def loss(self, projections: tuple[Tensor, ...], batch: Batch) -> Step:
+        return Step(nt_xent(torch.cat(projections), temperature=0.1))
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(5.0, 0.0)

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from train.batchnorm import with_batchnorm
 from train.gradcache import cached_backward
+from train.method import Batch, loss_of
 from train.probe import OnlineProbe
 from train.recipe import Recipe, recipes
 from zoo.model.encoder import Encoder
@@ -63,11 +64,11 @@ def two_steps(
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     losses, gradients = [], []
     for progress in (0.5, 1.0):
-        method.before_step(torch.arange(2, 10))
+        batch = Batch(tuple(views), torch.arange(2, 10), progress)
         if chunk:
-            step = cached_backward(method, *views, chunk=chunk)
+            step = cached_backward(method, batch, chunk=chunk)
         else:
-            step = model(*views)
+            step = loss_of(method, model(batch.views), batch)
             step.loss.backward()
         losses.append(step.loss.detach())
         gradients += [p.grad.flatten().clone() for p in method.parameters() if p.requires_grad]

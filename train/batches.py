@@ -25,20 +25,20 @@ from zoo.images.image_set import ImageSet
 AHEAD = 2  # batches decoded before they are asked for
 LANES = 8  # places of a sharded data set that one batch is mixed from
 WINDOW = 1024  # images of a lane within which the order is random
-LOOK_BYTES = 2**28  # of decoded pixels kept to look at the encoder with, where the data set is not in memory
-LOOK = 12_000  # images to look at the encoder with
-LOOK_AMONG = 4  # times as many stand in the blocks that they are drawn from
+MONITORED = 12_000  # images that the encoder is monitored with, at most
+MONITORED_BYTES = 2**28  # of their decoded pixels, where the data set is not in memory
+CANDIDATES = 4  # times as many images are in the blocks that they are drawn from
 
 
-def images_to_look_at(images: ImageSet, image_size: int) -> tuple[ImageSet, np.ndarray]:
-    """Some train images in memory, always the same ones, to see with how well the encoder does, and their indices."""
-    if images.labels.ndim > 1:  # of several classes each: what is looked at here is of one
+def monitored_images(images: ImageSet, image_size: int) -> tuple[ImageSet, np.ndarray]:
+    """Some train images in memory, always the same ones, to monitor the encoder with, and their indices."""
+    if images.labels.ndim > 1:  # several classes each; what is monitored has one
         images = replace(images, labels=np.full(len(images), -1))
     numbered = replace(images, labels=np.arange(len(images)))
     if not numbered.in_memory:
-        most = min(LOOK, LOOK_BYTES // (3 * image_size**2))
-        numbered = _of_few_blocks(numbered, LOOK_AMONG * most).sample(most).decoded(image_size)
-    some = numbered.sample(LOOK)
+        most = min(MONITORED, MONITORED_BYTES // (3 * image_size**2))
+        numbered = _of_few_blocks(numbered, CANDIDATES * most).sample(most).decoded(image_size)
+    some = numbered.sample(MONITORED)
     return replace(some, labels=images.labels[some.labels]), some.labels
 
 
@@ -59,11 +59,11 @@ def steps_in_epoch(images: int, batch_size: int, world: int) -> int:
     return images // batch_size
 
 
-class Batch(NamedTuple):
-    """What one step trains on."""
+class ImageBatch(NamedTuple):
+    """The images of one step, before their views are made."""
 
-    rows: np.ndarray  # (N,) indices of the images of all processes, in the order of ranks
-    pixels: Tensor  # uint8, of this process: (B, 3, H, W) from memory, (B, 2, 3, size, size) from disk
+    indices: np.ndarray  # (N,) of the images of all processes, in the order of ranks
+    pixels: Tensor | tuple[Tensor, ...]  # uint8, of this process: (B, 3, H, W), or from disk the crops of each view
 
 
 def batches(
@@ -77,7 +77,7 @@ def batches(
     world: int = 1,
     workers: int = 1,
     unit: int = 1,
-) -> Generator[Batch]:
+) -> Generator[ImageBatch]:
     """The batches of steps first .. last - 1, with this process's share of the pixels as `Views` takes them.
 
     From disk they come decoded and cut by `workers` threads, AHEAD batches before they are asked for (Pillow decodes
@@ -86,17 +86,17 @@ def batches(
     """
     if images.in_memory:
         for step in range(first, last):
-            rows = share_of(images, step, batch_size, views.seed, rank=0, world=1)
+            indices = share_of(images, step, batch_size, views.seed, rank=0, world=1)
             mine = share_of(images, step, batch_size, views.seed, rank, world)
-            yield Batch(rows, torch.from_numpy(images.array[mine]).permute(0, 3, 1, 2))
+            yield ImageBatch(indices, torch.from_numpy(images.array[mine]).permute(0, 3, 1, 2))
         return
 
-    def cut(index: int, step: int, row: int) -> np.ndarray | None:
+    def cut(index: int, step: int, row: int) -> list[np.ndarray] | None:
         picture = images.picture(index)
         return views.cut(picture, step, row, batch_size) if picture else None
 
     meet, share = meeting(world), batch_size // world
-    pool, waiting = ThreadPoolExecutor(workers, "decode"), deque[dict[int, Future[np.ndarray | None]]]()
+    pool, waiting = ThreadPoolExecutor(workers, "decode"), deque[dict[int, Future[list[np.ndarray] | None]]]()
     try:
         for step in range(first, last + AHEAD):
             if step < last:
@@ -106,8 +106,9 @@ def batches(
                 crops = {i: crop for i, ahead in waiting.popleft().items() if (crop := ahead.result()) is not None}
                 everywhere = meet(list(crops))
                 n = _in_each(everywhere, share=share, unit=unit, skipped=images.skipped)
-                rows = np.concatenate([found[:n] for found in everywhere])
-                yield Batch(rows, torch.from_numpy(np.stack(list(crops.values())[:n])))
+                indices = np.concatenate([found[:n] for found in everywhere])
+                columns = zip(*list(crops.values())[:n], strict=True)
+                yield ImageBatch(indices, tuple(torch.from_numpy(np.stack(column)) for column in columns))
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -7,6 +7,7 @@ resumed.
 import hashlib
 import itertools
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,12 @@ from zoo.errors import CorruptFile, ZooError
 from zoo.files import new_file
 
 KEPT = 2
+# What older versions call a method's tensors, and what they are called now: (pattern, replacement).
+RENAMED = (
+    (r"^queues\.(\d+)\.rows$", r"queues.\1.keys"),
+    (r"^key_encoder\.(\d+)\.", r"key_encoder.network.\1."),
+    (r"^shuffled\.", "key_encoder.shuffle."),
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ def restore(checkpoint: Checkpoint, method: nn.Module, optimizer: Optimizer) -> 
         CorruptFile: If it is the state of another method.
     """
     tensors = checkpoint.tensors
-    weights = {key.removeprefix("method."): v for key, v in tensors.items() if key.startswith("method.")}
+    weights = {_present_name(key.removeprefix("method.")): v for key, v in tensors.items() if key.startswith("method.")}
     try:
         method.load_state_dict(weights)
     except RuntimeError as error:
@@ -139,6 +146,12 @@ def restore(checkpoint: Checkpoint, method: nn.Module, optimizer: Optimizer) -> 
             _, index, name = key.split(".", 2)
             state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+
+
+def _present_name(key: str) -> str:
+    for pattern, replacement in RENAMED:
+        key = re.sub(pattern, replacement, key)
+    return key
 
 
 def newest_readable(folder: Path) -> tuple[Checkpoint | None, list[CorruptFile]]:

@@ -1,4 +1,4 @@
-"""Looks at a training while it runs, without the test set: does the encoder see, collapse, or meet broken numbers?"""
+"""What is monitored while training runs, without the test set: k-NN accuracy, collapse, values that are not finite."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -32,11 +32,11 @@ class NotFinite(ZooError):
 
 
 def held_out(n: int) -> np.ndarray:
-    """(n,) bool, a sixth of them True: which of the labelled images that we look at stand for unseen ones."""
+    """(n,) bool, a sixth of them True: which of the labelled monitored images serve as unseen ones."""
     return np.random.default_rng(0).permutation(n) < n // 6
 
 
-def look_at(encoder: Encoder, train: ImageSet) -> Features | None:
+def labelled_features(encoder: Encoder, train: ImageSet) -> Features | None:
     """Features of the labelled ones of these train images; None if they are fewer than 120.
 
     The encoder trains on all of them, without labels.
@@ -109,28 +109,28 @@ def leak_warning(accuracy: float, knn: float, best: float, *, held_out: int) -> 
 
 
 @final
-class EveryStep:
-    """Numbers of each step, kept on the device until somebody looks, so that no step waits for them."""
+class StepMetrics:
+    """Metrics of each step, kept on the device until they are logged, so that no step waits for them."""
 
     def __init__(self) -> None:
         self._kept: dict[str, list[Tensor]] = {}
 
-    def add(self, numbers: Mapping[str, Tensor]) -> None:
-        """numbers: () each."""
-        for name, value in numbers.items():
+    def add(self, metrics: Mapping[str, Tensor]) -> None:
+        """metrics: () each."""
+        for name, value in metrics.items():
             self._kept.setdefault(name, []).append(value.detach())
 
-    def look(self) -> dict[str, float]:
-        """Of each number the mean since the last look, and of gradients the largest (`NAME_max`), too."""
+    def take(self) -> dict[str, float]:
+        """The mean of each metric since the last call, and the largest of each gradient norm (`NAME_max`), too."""
         kept, self._kept = {name: torch.stack(values).float() for name, values in self._kept.items()}, {}
         means = {name: values.mean().item() for name, values in kept.items()}
         return means | {f"{name}_max": values.max().item() for name, values in kept.items() if "gradient" in name}
 
 
 def gradient_norms(method: nn.Module) -> dict[str, Tensor]:
-    """Norms () of the gradients of the first and the last layer that learn: 0 or huge ones tell where training dies.
+    """Norms () of the gradients of the first and the last layer that learn: 0 or huge values show where training fails.
 
-    A layer is a weight matrix or kernel; a transformer's class token, which stands before them, is none.
+    A layer is a weight matrix or kernel, so a transformer's class token is not one.
     """
     layers = [p for name, p in method.named_parameters() if name.endswith("weight") and p.ndim > 1]
     gradients = [p.grad for p in layers if p.grad is not None]
@@ -138,47 +138,51 @@ def gradient_norms(method: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def first_bad_tensor(method: Method, view1: Tensor, view2: Tensor) -> str:
+def first_bad_tensor(method: Method, views: tuple[Tensor, ...]) -> str:
     """The name of the first tensor that is not finite: views, then parameters and buffers, then outputs in order."""
-    found = _not_finite([("view1", view1), ("view2", view2), *_state(method)])
+    found = _not_finite([*_named(views).items(), *_state(method)])
     if found:
         return found[0]
 
     def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
-        def look(_: nn.Module, __: tuple[Tensor, ...], output: object) -> None:
+        def check(_: nn.Module, __: tuple[Tensor, ...], output: object) -> None:
             if isinstance(output, Tensor) and not output.isfinite().all():
                 found.append(f"the output of {name}")
 
-        return module.register_forward_hook(look)
+        return module.register_forward_hook(check)
 
     handles = [watch(name, module) for name, module in method.named_modules() if name]
     try:
-        method(view1, view2)
+        method.project(views)
     finally:
         for handle in handles:
             handle.remove()
     return found[0] if found else "the loss itself"
 
 
-def save_batch(folder: Path, view1: Tensor, view2: Tensor, step: int) -> Path:
-    """Both views of a batch in one file, to look at what broke."""
+def _named(views: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """view1, view2, ..."""
+    return {f"view{number}": view for number, view in enumerate(views, 1)}
+
+
+def save_batch(folder: Path, views: tuple[Tensor, ...], step: int) -> Path:
+    """Write the views of a batch into one file, to find out what broke."""
     path = folder / f"bad-batch-{step:08d}.safetensors"
     with new_file(path) as aside:
-        views = {"view1": view1, "view2": view2}
-        save_file({name: view.detach().cpu().contiguous() for name, view in views.items()}, aside)
+        save_file({name: view.detach().cpu().contiguous() for name, view in _named(views).items()}, aside)
     return path
 
 
-def check_finite(loss: Tensor, done: int, method: Method, view1: Tensor, view2: Tensor, folder: Path | None) -> None:
+def check_finite(loss: Tensor, done: int, method: Method, views: tuple[Tensor, ...], folder: Path | None) -> None:
     """Raises NotFinite if the loss is not finite; names what broke and, given a folder, saves the batch there.
 
-    Every process asks after the same steps and has the same loss, so none is left waiting for another.
+    Every process checks after the same steps and has the same loss, so none is left waiting for another.
     """
     value = loss.item()
     if math.isfinite(value):
         return
-    bad = first_bad_tensor(method, view1, view2)
-    where = f". The batch is in {save_batch(folder, view1, view2, done)}" if folder else ""
+    bad = first_bad_tensor(method, views)
+    where = f". The batch is in {save_batch(folder, views, done)}" if folder else ""
     raise NotFinite(f"the loss is {value} after {done} steps; the first tensor that is not finite: {bad}{where}")
 
 

@@ -1,7 +1,10 @@
 """The online linear probe: a classifier that learns from labels beside the encoder, which learns nothing from it.
 
 The accuracies of the dual-temperature paper (tables 1, 3, 5) and of solo-learn are of such a probe, so they are
-reported as online, apart from those of `eval.score`, whose encoders stand still.
+reported as online, apart from those of `eval.score`, where the encoder is frozen.
+
+It could be a loss on detached features beside the method's. It is not: its weights then belong to the method's
+optimizer, with that one's weight decay and rate (LARS, AdamW), and published online numbers are of SGD at its own rate.
 """
 
 from typing import final
@@ -44,12 +47,12 @@ class OnlineProbe(nn.Module):
         for name, shape in {"weight": (classes, encoder.dim), "bias": (classes,)}.items():
             self.register_buffer(name, torch.zeros(shape))
             self.register_buffer(f"{name}_velocity", torch.zeros(shape))
-        self._seen: list[Tensor] = []
+        self._features: list[Tensor] = []
         encoder.register_forward_hook(self._keep)
 
     def _keep(self, encoder: nn.Module, _: object, features: Tensor) -> None:
-        if encoder.training and torch.is_grad_enabled():  # not a look from outside, nor a chunk's first pass
-            self._seen.append(features.detach())
+        if encoder.training and torch.is_grad_enabled():  # neither monitoring, nor a chunk's first pass
+            self._features.append(features.detach())
 
     def forward(self, features: Tensor) -> Tensor:
         """(n, D) -> logits (n, C)."""
@@ -62,7 +65,7 @@ class OnlineProbe(nn.Module):
         images (N,): indices of those of all processes. rate: [0, 1], share of the peak rate. chunk: images that went
         through the encoder at a time.
         """
-        features, self._seen = gather_rows(torch.cat(self._seen)).to(self.weight.dtype), []  # (V N, D)
+        features, self._features = gather_rows(torch.cat(self._features)).to(self.weight.dtype), []  # (V N, D)
         labels = _in_order_of(self.labels[images], views=len(features) // len(images), chunk=chunk)  # (V N,)
         labels = labels.to(features.device)
         known = labels >= 0
@@ -85,15 +88,15 @@ def _in_order_of(labels: np.ndarray, *, views: int, chunk: int) -> Tensor:
     return torch.from_numpy(labels).view(world_size(), -1, 1, chunk).expand(-1, -1, views, -1).flatten()
 
 
-def probe_beside(method: Method, images: ImageSet, looked_at: np.ndarray) -> OnlineProbe | None:
-    """A probe that learns with `method`, as its child `probe`, if there are labels but those that we look at.
+def probe_beside(method: Method, images: ImageSet, monitored: np.ndarray) -> OnlineProbe | None:
+    """A probe that learns with `method`, as its child `probe`, if there are labels that are not held out.
 
-    looked_at: indices of the images that tell how well it does.
+    monitored: indices of the images that the encoder is monitored with; a sixth of those with labels is held out.
     """
     if images.labels.ndim > 1:
         return None
-    labels, look = images.labels.copy(), looked_at[images.labels[looked_at] >= 0]
-    labels[look[held_out(len(look))]] = -1
+    labels, labelled = images.labels.copy(), monitored[images.labels[monitored] >= 0]
+    labels[labelled[held_out(len(labelled))]] = -1
     if labels.max() < 0:
         return None
     classes = max(dataset_row(images.name).classes, int(images.labels.max()) + 1)

@@ -22,8 +22,8 @@ from zoo.model.card import Card
 from zoo.model.encoder import Encoder
 from zoo.names import natural_order, parse_name
 
-DESCRIPTION = ("name", "paper", "source", "expects")  # of a recipe; all other fields are numbers that flags may change
-LEAST = {  # of the numbers that every recipe or some method's has
+DESCRIPTION = ("name", "paper", "source", "expects")  # of a recipe; flags may change all other fields
+LEAST = {  # of the hyperparameters that every recipe or some method's has
     "epochs": 1, "batch_size": 2, "warmup_epochs": 0, "learning_rate": 0, "weight_decay": 0,
     "hidden": 0, "projection": 1, "layers": 1, "queue_size": 1, "negatives": 1,
 }  # fmt: skip
@@ -32,7 +32,7 @@ Fixed = tyro.conf.Suppress
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(ABC):
-    """Numbers of one published (or our own) training. Each method's recipe adds its own."""
+    """Hyperparameters of one published (or our own) training run. Each method's recipe adds its own."""
 
     name: Annotated[str, Fixed]
     paper: Annotated[str, Fixed]  # citation
@@ -88,7 +88,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def method(self, encoder: Encoder) -> Method:
-        """The algorithm with this recipe's numbers, around `encoder`."""
+        """The algorithm with this recipe's hyperparameters, around `encoder`."""
 
     @property
     def peak_learning_rate(self) -> float:
@@ -105,7 +105,16 @@ class Recipe(ABC):
         """Side of the views at `epoch` (fractional), pixels, for an encoder of images of image_size."""
         return self.sizes[int(epoch / self.epochs * len(self.sizes))] if self.sizes else image_size
 
-    def numbers(self) -> dict[str, Any]:
+    @property
+    def view_policies(self) -> tuple[ViewPolicy, ...]:
+        """The augmentation of each view that the method sees."""
+        return self.view1, self.view2
+
+    def sizes_at(self, epoch: float, image_size: int) -> tuple[int, ...]:
+        """Side of each view at `epoch` (fractional), pixels, for an encoder of images of image_size."""
+        return (self.size_at(epoch, image_size),) * len(self.view_policies)
+
+    def hyperparameters(self) -> dict[str, Any]:
         """All that may be set by a flag, as plain JSON values (infinity as "inf")."""
         chosen = {key: value for key, value in asdict(self).items() if key not in DESCRIPTION}
         plain: dict[str, Any] = json.loads(json.dumps(chosen), parse_constant={"Infinity": "inf"}.__getitem__)
@@ -114,11 +123,16 @@ class Recipe(ABC):
     def card(self) -> Card:
         """The card of a model of this recipe before it is trained."""
         row = dataset_row(parse_name(self.name).dataset)
-        dim = backbone_row(parse_name(self.name).backbone).dim
         return Card(
-            name=self.name, paper=self.paper, expects=self.expects, recipe=self.numbers() | {"source": self.source},
-            image_size=row.image_size, mean=row.mean, std=row.std, dim=dim,
-        )  # fmt: skip
+            name=self.name,
+            paper=self.paper,
+            expects=self.expects,
+            recipe=self.hyperparameters() | {"source": self.source},
+            image_size=row.image_size,
+            mean=row.mean,
+            std=row.std,
+            dim=backbone_row(parse_name(self.name).backbone).dim,
+        )
 
 
 def recipes() -> dict[str, Recipe]:
@@ -138,7 +152,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """What changed from one recipe's numbers to another's, a line each: `epochs: 200 -> 2`."""
+    """What changed from one recipe's hyperparameters to another's, a line each: `epochs: 200 -> 2`."""
     lines = []
     for key in dict.fromkeys([*old, *new]):
         before, after = old.get(key), new.get(key)

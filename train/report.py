@@ -40,17 +40,21 @@ table{border-collapse:collapse}td{border-top:1px solid #ddd;padding:.2em 1em .2e
 td+td{font-family:ui-monospace,monospace;font-size:.9em;overflow-wrap:anywhere}img{image-rendering:pixelated;max-width:100%}"""
 
 
-def write_report(folder: Path, bounds: LossRange, seen: Spectrum, view1: Tensor, view2: Tensor) -> Path:
+def write_report(folder: Path, bounds: LossRange, features: Spectrum, views: tuple[Tensor, ...]) -> Path:
     """Write `report.html` of the run in `folder`.
 
-    bounds: of the loss, nats. seen: the features at the end. view1, view2 (SHOWN, 3, H, W) in [0, 1]: of one batch.
+    Args:
+        folder: The run folder.
+        bounds: Of the loss, nats.
+        features: Spectrum of the features at the end.
+        views: (SHOWN, 3, S, S) in [0, 1] each, of one batch; those as large as the first are shown.
     """
     card, lines = read_card(folder), read_log(folder)
     figures = [_curve(lines, "Loss in nats, with its start and its floor", ("loss",), bounds)]
     figures += [_curve(lines, title, keys) for title, keys in PLOTS.items() if any(keys[0] in line for line in lines)]
-    figures.append(_spectrum(seen))
+    figures.append(_spectrum(features))
     path = folder / "report.html"
-    write_bytes(path, _page(card, figures, _tiles(view1, view2)).encode())
+    write_bytes(path, _page(card, figures, _tiles([view for view in views if view.shape == views[0].shape])).encode())
     return path
 
 
@@ -89,10 +93,10 @@ def _curve(lines: list[dict[str, Any]], title: str, keys: tuple[str, ...], bound
     return _svg(title, draw)
 
 
-def _spectrum(seen: Spectrum) -> str:
+def _spectrum(features: Spectrum) -> str:
     def draw(axes: Any) -> None:
-        axes.semilogy(range(1, len(seen.values) + 1), np.maximum(seen.values, 1e-12))
-        axes.set_xlabel(f"singular value of the centred features; effective rank {seen.rank:.1f}")
+        axes.semilogy(range(1, len(features.values) + 1), np.maximum(features.values, 1e-12))
+        axes.set_xlabel(f"singular value of the centred features; effective rank {features.rank:.1f}")
 
     return _svg("Spectrum at the end", draw)
 
@@ -113,13 +117,13 @@ def _svg(title: str, draw: Any) -> str:
     return text[text.index("<svg") :]  # without the XML prologue, which HTML does not know
 
 
-def _tiles(view1: Tensor, view2: Tensor) -> str:
-    """Both views in two rows, as one embedded PNG."""
-    rows = [np.concatenate(list(_levels(view)), axis=1) for view in (view1, view2)]
+def _tiles(views: list[Tensor]) -> str:
+    """A row of images for each view, as one embedded PNG."""
+    rows = [np.concatenate(list(_levels(view)), axis=1) for view in views]
     sheet = Image.fromarray(np.concatenate(rows, axis=0))
     out = io.BytesIO()
     sheet.save(out, "PNG")
-    zoom = max(1, SIDE // view1.shape[-1])
+    zoom = max(1, SIDE // views[0].shape[-1])
     code = base64.b64encode(out.getvalue()).decode()
     return f'<img alt="augmented views" width="{sheet.width * zoom}" src="data:image/png;base64,{code}">'
 

@@ -1,4 +1,4 @@
-"""A run's folder: one training at a time, always of the same numbers; its checkpoints, its encoder and the card."""
+"""A run's folder: one training at a time, of fixed hyperparameters; its checkpoints, its encoder and the card."""
 
 import fcntl
 import shutil
@@ -65,7 +65,7 @@ def run_settings(recipe: Recipe, images: ImageSet, accelerator: Accelerator, *, 
     """What must not change between two starts of a run; each process has batch statistics of its own."""
     data = {"images": len(images), "data": images.digest}
     process = {"precision": accelerator.mixed_precision, "chunk": chunk, "processes": accelerator.num_processes}
-    return recipe.numbers() | data | {"recipe": recipe.name} | process
+    return recipe.hyperparameters() | data | {"recipe": recipe.name} | process
 
 
 def resume(folder: Path, method: Method, optimizer: Optimizer, settings: dict[str, Any], *, main: bool) -> Progress:
@@ -95,8 +95,8 @@ def resume(folder: Path, method: Method, optimizer: Optimizer, settings: dict[st
 
 
 @final
-class KeptRun:
-    """A run as its folder keeps it: the state to go on from, and the encoder with its card."""
+class RunFolder:
+    """Writes what a run leaves in its folder: the state to resume from, and the encoder with its card."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class KeptRun:
         progress: Progress,
         total: int,
     ) -> None:
-        """progress: where the run stands now. total: steps at its end."""
+        """progress: how far the run is. total: optimizer updates at its end."""
         self._folder, self._recipe, self._accelerator = folder, recipe, accelerator
         self._method, self._optimizer = method, optimizer
         self._progress, self._total, self._steps_per_epoch = progress, total, total // recipe.epochs
@@ -216,7 +216,11 @@ def holds_weights_of(folder: Path, step: int) -> bool:
 def run_card(recipe: Recipe, progress: Progress, steps_per_epoch: int, accelerator: Accelerator) -> Card:
     """The recipe's card with the record of this run. A changed or renamed recipe has no published result."""
     published = recipes().get(recipe.name)
-    changed = differences(published.numbers(), recipe.numbers()) if published else ["a recipe of another name"]
+    changed = (
+        differences(published.hyperparameters(), recipe.hyperparameters())
+        if published
+        else ["a recipe of another name"]
+    )
     training = {
         "steps": progress.step,
         "epochs": progress.step // steps_per_epoch,

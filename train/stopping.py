@@ -1,4 +1,4 @@
-"""How a training ends early.
+"""How a training run ends early.
 
 SIGTERM is a request: the step under way ends, the state is saved, and the process exits as the signal would have. What
 a user can mend, and Ctrl-C, end the command in one line. accelerate's launcher dies of SIGTERM without a word to the
@@ -57,12 +57,12 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def told_in_one_line() -> Iterator[None]:
-    """While the block runs, errors that a user can mend, and Ctrl-C, end the process without a traceback."""
+def exit_on_user_error() -> Iterator[None]:
+    """While the block runs, errors that a user can mend, and Ctrl-C, end the process with one line, no traceback."""
     try:
         yield
     except (ZooError, OSError) as error:
-        sys.exit(last_words(f"error: {error}"))
+        sys.exit(report_end(f"error: {error}"))
     except (MemoryError, RuntimeError) as error:
         if _other_process_gone(error):
             sys.exit("error: another process of this training has ended; what it said last is the reason")
@@ -73,15 +73,15 @@ def told_in_one_line() -> Iterator[None]:
             f"error: out of memory ({first}). Lower --batch-size, or keep it and give --chunk, which sends that many "
             "images at a time through the encoder; check that no other number is far too large"
         )
-        sys.exit(last_words(told))
+        sys.exit(report_end(told))
     except KeyboardInterrupt:
         print("stopped; the same command goes on from the last checkpoint, if there is one", file=sys.stderr)
         sys.exit(130)
 
 
-def last_words(line: str) -> str:
-    """The line, once it also stands where torch's launcher of several processes looks for the reason of an end: its
-    own report, which nothing here can keep from coming after the line, then ends with it."""
+def report_end(line: str) -> str:
+    """Write the line to the file in which torch's launcher of several processes looks for the reason of a failure, so
+    that the launcher's own report, which comes after everything printed here, ends with it. Returns the line."""
     reason = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if reason:
         with suppress(OSError):  # as on a full disk, which may be what the line says

@@ -21,7 +21,7 @@ from train.methods.dictionaries import RECIPES, TwoDictionariesRecipe
 from train.pretrain import pretrain
 from train.recipe import find_recipe
 from train.run_log import read_log
-from train.stopping import told_in_one_line
+from train.stopping import exit_on_user_error
 from zoo.errors import unknown
 from zoo.files import write_bytes
 from zoo.provenance import command, hardware, today
@@ -68,7 +68,7 @@ def study(
             run = out / ("-".join(f"{key}-{value}" for key, value in changes.items()) or "whole-queue")
             pretrain(replace(recipe, **changes), data=data, out=run, limit=limit, knn_every=knn_every)
             found[part].append({"changes": changes} | outcome(read_log(run)))
-    facts = {"recipe": recipe.name, "numbers": recipe.numbers(), "limit": limit}
+    facts = {"recipe": recipe.name, "numbers": recipe.hyperparameters(), "limit": limit}
     facts |= {"date": today(), "hardware": hardware(), "command": command()}
     write_bytes(out / "study.json", json.dumps(facts | {"parts": found}, indent=1).encode())
     draw(found, recipe.queue_size).savefig(out / "study.svg", metadata={"Date": None})
@@ -123,7 +123,7 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(f"usage: python -m train.study RECIPE [--help] [flags]\n\nrecipes: {', '.join(known)}")
         sys.exit(0 if sys.argv[1:] else 2)
-    with told_in_one_line():
+    with exit_on_user_error():
         recipe = find_recipe(sys.argv[1])
         if not isinstance(recipe, TwoDictionariesRecipe):
             raise unknown("recipe of the study", recipe.name, known)

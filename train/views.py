@@ -1,4 +1,4 @@
-"""Two random views of every image: uint8 pixels in, float32 in [0, 1] out, a whole batch at once on the batch's device.
+"""Random views of every image: uint8 pixels in, float32 in [0, 1] out, a whole batch at once on the batch's device.
 
 SimCLR (Chen et al. 2020, section 3, appendix A), MoCo v2 (Chen et al. 2020, section 3): random resized crop, jitter,
 grey, blur, solarize (BYOL, Grill et al. 2020, appendix B), flip. Distributions are torchvision's. `draw` turns a
@@ -7,7 +7,7 @@ generator into parameters, on the CPU; `train.view_pixels` turns them and the pi
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, final
@@ -59,40 +59,51 @@ class ViewPolicy:
 
 @final
 class Views:
-    """Both views of a batch: a pure function of the images, the seed, the step and the row in the global batch.
+    """The views of a batch: a pure function of the images, the seed, the step and the row in the global batch.
 
-    They are made in one pass over 2B rows where the policies interpolate and blur alike, as all recipes' do.
-    Two processes with 32 images each see what one with 64 sees, and a view does not depend on the other one's policy.
+    They are made in one pass where all policies interpolate, blur and resize alike, as those of the recipes here do.
+    Two processes with 32 images each see what one with 64 sees, and a view does not depend on another one's policy.
     Autocast is off inside. TF32, where it is on, moves a pixel by half a grey level at most.
-    size: side of the views in pixels, or a function from the step to it.
     """
 
     def __init__(
-        self, policy1: ViewPolicy, policy2: ViewPolicy, *, size: int | Callable[[int], int], seed: int
+        self, *policies: ViewPolicy, seed: int, size: int = 0, sizes: Callable[[int], Sequence[int]] | None = None
     ) -> None:
-        if not callable(size):
+        """policies: one for each view. size: side of all views, pixels. sizes: function from the step to the side of
+        each view, in place of size."""
+        if sizes is None:
             _check("size", size, size >= 1, "pixels >= 1")
-        self.policies, self.seed = (policy1, policy2), seed
-        self._size_at = size if callable(size) else lambda step: size
+        self.policies, self.seed = policies, seed
+        self._sizes_at = sizes or (lambda step: [size] * len(policies))
 
-    def __call__(self, images: Tensor, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
-        """(B, 3, H, W) uint8, rows rank * B .. rank * B + B of the global batch -> two (B, 3, size, size) in [0, 1].
+    def __call__(
+        self, images: Tensor | tuple[Tensor, ...], step: int, rank: int = 0, world: int = 1
+    ) -> tuple[Tensor, ...]:
+        """Views (B, 3, size, size) in [0, 1], one for each policy.
 
-        (B, 2, 3, size, size) are two crops of every image that `cut` has made already.
+        Args:
+            images: (B, 3, H, W) uint8, rows rank * B .. rank * B + B of the global batch; or the crops that `cut` has
+                made of them, (B, 3, size, size) uint8 for each policy.
+            step: Optimizer updates done before this batch.
+            rank: This process.
+            world: Number of processes.
         """
-        size = self._size_at(step)
-        cut = images.ndim == 5 and images.shape[1:] == (2, 3, size, size)
-        fine = images.dtype == torch.uint8 and images.numel() > 0 and (cut or images.shape[1] == 3 == images.ndim - 1)
-        _check("images", (tuple(images.shape), images.dtype), fine, "(B, 3, H, W) and torch.uint8, with B, H, W >= 1")
+        sizes, cut = self._sizes_at(step), isinstance(images, tuple)
+        each = images if isinstance(images, tuple) else (images,) * len(self.policies)
+        for size, pixels in zip(sizes, each, strict=True):
+            fine = pixels.dtype == torch.uint8 and pixels.numel() > 0 and pixels.shape[1] == 3 == pixels.ndim - 1
+            fine = fine and (not cut or pixels.shape[2:] == (size, size))
+            _check(
+                "images", (tuple(pixels.shape), pixels.dtype), fine, "(B, 3, H, W) and torch.uint8, with B, H, W >= 1"
+            )
         _check("rank", rank, 0 <= rank < world, f"0 .. world - 1, and world = {world}")
-        pair = images.unbind(dim=1) if cut else (images, images)
-        drawn = [self._mine(index, images, step, rank, world) for index in (0, 1)]
-        with torch.autocast(images.device.type, enabled=False):
-            if self._how(0) != self._how(1):
-                return self._pass(0, pair[0], drawn[0], size, cut), self._pass(1, pair[1], drawn[1], size, cut)
-            both = Parameters(*map(torch.cat, zip(*drawn, strict=True)))
-            view1, view2 = self._pass(0, torch.cat(pair), both, size, cut).chunk(2)
-            return view1, view2
+        drawn = [self._mine(index, pixels, step, rank, world) for index, pixels in enumerate(each)]
+        with torch.autocast(each[0].device.type, enabled=False):
+            if len({(self._how(index), size) for index, size in enumerate(sizes)}) > 1:
+                parts = zip(range(len(each)), each, drawn, sizes, strict=True)
+                return tuple(self._pass(index, pixels, mine, size, cut) for index, pixels, mine, size in parts)
+            together = Parameters(*map(torch.cat, zip(*drawn, strict=True)))
+            return self._pass(0, torch.cat(each), together, sizes[0], cut).chunk(len(each))
 
     def _mine(self, index: int, images: Tensor, step: int, rank: int, world: int) -> Parameters:
         """What was drawn for one view of the rows of this process."""
@@ -120,19 +131,19 @@ class Views:
                 found.append(make_view(rows, mine, size=size, interpolation=interpolation, blur_radius=radius))
         return found[0] if len(found) == 1 else torch.cat(found)
 
-    def cut(self, image: Image.Image, step: int, row: int, batch_size: int) -> np.ndarray:
-        """(2, 3, size, size) uint8: the crops of both views of one RGB image, row `row` of the global batch.
+    def cut(self, image: Image.Image, step: int, row: int, batch_size: int) -> list[np.ndarray]:
+        """The crop (3, size, size) uint8 of each view of one RGB image, row `row` of the global batch.
 
         The boxes are those that the views of a tensor of that size have. Pillow cuts and resizes: its own rounding.
         """
-        crops, size = [], self._size_at(step)
-        for index, policy in enumerate(self.policies):
+        crops = []
+        for index, (policy, size) in enumerate(zip(self.policies, self._sizes_at(step), strict=True)):
             tries, places = (u[row : row + 1] for u in _box_draws(self.seed, step, index, batch_size))
             ((top, left, height, width),) = _boxes(policy, tries, places, image.height, image.width).tolist()
             kind = Image.Resampling[policy.interpolation.upper()]
             crop = image.crop((left, top, left + width, top + height))  # resize(box=) would look beyond it
             crops.append(np.asarray(crop.resize((size, size), kind)).transpose(2, 0, 1))
-        return np.stack(crops)
+        return crops
 
 
 @lru_cache(maxsize=16)  # the readers of one batch ask for it once an image

@@ -1,4 +1,4 @@
-"""What the main process sees and says of a training: the bar, the log, alarms, and the page at the end."""
+"""What the main process reports of a training run: progress bar, log, warnings, and the page at the end."""
 
 import math
 import sys
@@ -12,19 +12,20 @@ from eval.features import extract, labelled
 from train.batches import batches, what_is_skipped
 from train.method import Method, Step
 from train.monitor import (
-    EveryStep,
+    StepMetrics,
     collapse_warning,
     gradient_norms,
     held_out_features,
+    labelled_features,
     leak_warning,
-    look_at,
     online_knn,
     online_spectrum,
 )
+from train.options import Options
 from train.probe import OnlineProbe
 from train.recipe import Recipe
 from train.report import SHOWN, write_report
-from train.run_log import PROJECT, RunLog, read_log
+from train.run_log import RunLog, read_log
 from train.views import Views
 from zoo.errors import ZooError
 from zoo.files import write_bytes
@@ -36,7 +37,7 @@ NAMED = 5  # images that cannot be decoded, in one line
 
 @final
 class Watch:
-    """Everything visible of one run. Outside the epoch's ends it costs nothing but the reading of a few numbers."""
+    """Everything visible of one run. Except at the end of an epoch it only reads a few scalars."""
 
     def __init__(
         self,
@@ -44,32 +45,28 @@ class Watch:
         recipe: Recipe,
         method: Method,
         images: ImageSet,
-        look_at: ImageSet,
+        monitored: ImageSet,
         *,
         step: int,
         total: int,
-        knn_every: int,
+        options: Options,
         probe: OnlineProbe | None = None,
-        data: Path | None = None,
-        limit: int | None = None,
-        wandb_project: str = PROJECT,
     ) -> None:
-        """look_at: some of the images. probe: learns beside the method. data: for the test split beside the images.
-        limit: images of the test split that the probe is measured on, at most."""
-        self._probe, self._look_at, self._data, self._limit = probe, look_at, data, limit
+        """monitored: some of the images. step: updates done. total: updates at the end. probe: learns with method."""
+        self._probe, self._monitored, self._options = probe, monitored, options
         self._test: ImageSet | None = None
         self._folder, self._recipe, self._method, self._images = folder, recipe, method, images
-        self._first, self._total, self._knn_every = step, total, knn_every
-        self._warned, self._said = set[str](), 0
-        self._every, self._solved = EveryStep(), 0.0
-        config = {"recipe": recipe.name} | recipe.numbers()
-        self._log = RunLog(folder, step=step, config=config, wandb_project=wandb_project)
+        self._first, self._total, self._knn_every = step, total, options.knn_every
+        self._warned, self._reported = set[str](), 0
+        self._metrics, self._solved = StepMetrics(), 0.0
+        config = {"recipe": recipe.name} | recipe.hyperparameters()
+        self._log = RunLog(folder, step=step, config=config, wandb_project=options.wandb_project)
         self._best_knn = max((line.get("knn_held_out", 0.0) for line in read_log(folder)), default=0.0)
         seconds = 0.1 if sys.stderr.isatty() else 30.0  # between two states of the bar: a log keeps them all
         self._bar = tqdm(total=total, initial=step, unit=" steps", dynamic_ncols=True, mininterval=seconds)
 
     def __enter__(self) -> "Watch":
-        self._tell_skipped()
+        self._report_skipped()
         for line in self._method.remarks(len(self._images), self._recipe.batch_size):
             self._bar.write(line)
         if self._knn_every and self._first < self._total:
@@ -81,13 +78,13 @@ class Watch:
         self._log.close()
 
     def step(self, outcome: Step) -> None:
-        """Note every step's own numbers and the gradient norms, and move the bar, without waiting for the device."""
-        self._every.add({**outcome.seen, **gradient_norms(self._method)})
+        """Keep the metrics and gradient norms of a step and move the bar, without waiting for the device."""
+        self._metrics.add({**outcome.metrics, **gradient_norms(self._method)})
         self._bar.update()
 
-    def look(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float) -> None:
-        """Log the numbers after `done` updates; at the end of an epoch look at the features, too."""
-        numbers = {"loss": loss.item(), "learning_rate": learning_rate, "epoch": epoch} | self._every.look()
+    def log(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float) -> None:
+        """Log the numbers after `done` updates; at the end of an epoch those of the features, too."""
+        numbers = {"loss": loss.item(), "learning_rate": learning_rate, "epoch": epoch} | self._metrics.take()
         momentum = self._method.key_momentum_at(done / self._total)
         numbers |= {} if momentum is None else {"key_momentum": momentum}
         self._solved = numbers.get("pretext_accuracy", 0.0)
@@ -98,7 +95,7 @@ class Watch:
                 numbers |= self._knn()
             if self._knn_every and done == self._total:
                 numbers |= self._on_test()
-        self._tell_skipped()
+        self._report_skipped()
         self._log.write(done, **numbers)
 
     def report(self) -> None:
@@ -106,10 +103,13 @@ class Watch:
         if self._first == self._total and (self._folder / "report.html").is_file():
             return
         method, recipe, size = self._method, self._recipe, self._method.encoder.image_size
-        views = Views(recipe.view1, recipe.view2, size=size, seed=recipe.seed)
+        views = Views(
+            *recipe.view_policies, sizes=lambda _: recipe.sizes_at(recipe.epochs - 0.5, size), seed=recipe.seed
+        )
         pixels = next(batches(self._images, views, first=0, last=1, batch_size=recipe.batch_size)).pixels
-        seen = online_spectrum(method.encoder, self._look_at)
-        write_report(self._folder, method.loss_range(recipe.batch_size), seen, *views(pixels[:SHOWN], 0))
+        found = online_spectrum(method.encoder, self._monitored)
+        shown = pixels[:SHOWN] if isinstance(pixels, Tensor) else tuple(crops[:SHOWN] for crops in pixels)
+        write_report(self._folder, method.loss_range(recipe.batch_size), found, views(shown, 0))
 
     def _description(self, loss: float, learning_rate: float) -> str:
         """`loss 4.101 (start 5.545, floor 0.993)  lr 0.0300  812 images/s`, before the bar."""
@@ -120,28 +120,28 @@ class Watch:
         return f"loss {loss:.3f} (start {start:.3f}, floor {floor:.3f})  lr {learning_rate:.4f}  {speed:,.0f} images/s"
 
     def _features(self) -> dict[str, float]:
-        seen = online_spectrum(self._method.encoder, self._look_at)
-        self._warn_once("collapse", collapse_warning(seen))
-        return {"std": seen.std, "rank": seen.rank}
+        found = online_spectrum(self._method.encoder, self._monitored)
+        self._warn_once("collapse", collapse_warning(found))
+        return {"std": found.std, "rank": found.rank}
 
     def _knn(self) -> dict[str, float]:
-        features = look_at(self._method.encoder, self._look_at)
+        features = labelled_features(self._method.encoder, self._monitored)
         if features is None:
             return {}
         value, unseen = online_knn(features), held_out_features(features)
         self._bar.write(f"k-NN on held-out train images, k = 20: {100 * value:.2f} %")
-        self._warn_once("leak", leak_warning(self._solved, value, self._best_knn, held_out=len(self._look_at) // 6))
+        self._warn_once("leak", leak_warning(self._solved, value, self._best_knn, held_out=len(self._monitored) // 6))
         self._best_knn = max(self._best_knn, value)
         return {"knn_held_out": value} | ({"online_held_out": self._probe.accuracy(unseen)} if self._probe else {})
 
     def _test_split(self) -> ImageSet | None:
         """What the online probe is measured on at the end; None where there is none, which is reported before the
         first step."""
-        own = str(self._data).startswith(FOLDER) or not self._images.in_memory
+        own = str(self._options.data).startswith(FOLDER) or not self._images.in_memory
         if self._probe is None or own:
             return None
         try:
-            test = open_images(self._images.name, "test", self._data).sample(self._limit)
+            test = open_images(self._images.name, "test", self._options.data).sample(self._options.limit)
             labelled(test)
         except (ZooError, OSError) as error:  # the run can do its work without
             self._bar.write(f"no test split for the online probe, so no online_test at the end: {error}")
@@ -162,15 +162,15 @@ class Watch:
             self._bar.write(f"warning: {warning}")
             self._warned.add(about)
 
-    def _tell_skipped(self) -> None:
-        """What cannot be decoded, each once: the first ones here, all of them in a file."""
+    def _report_skipped(self) -> None:
+        """Report images that cannot be decoded, each once: the first ones here, all of them in a file."""
         lines = [printable(line) for line in what_is_skipped(self._images)]
-        if len(lines) > self._said:
+        if len(lines) > self._reported:
             path = self._folder / "skipped.txt"
             earlier = path.read_text().splitlines() if path.exists() else []  # of the run before a stop
             write_bytes(path, "".join(f"{line}\n" for line in dict.fromkeys([*earlier, *lines])).encode())
-            self._bar.write(f"{skipped_line(lines, self._said, of=self._images.listed)}. All are in {path}")
-            self._said = len(lines)
+            self._bar.write(f"{skipped_line(lines, self._reported, of=self._images.listed)}. All are in {path}")
+            self._reported = len(lines)
 
 
 def skipped_line(lines: list[str], said: int, *, of: int) -> str:

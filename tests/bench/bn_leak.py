@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from train.batchnorm import GROUPS, BatchNormName, with_batchnorm
 from train.heads import linear
+from train.method import Batch, loss_of
 from train.methods.moco import MoCo
 from zoo.files import write_bytes
 from zoo.model.encoder import Encoder
@@ -56,10 +57,10 @@ def noise(generator: torch.Generator) -> Tensor:
 def leak(kind: str, *, steps: int, seed: int = 0) -> list[float]:
     """Pretext accuracy of every step, [0, 1]. The positive lies GROUPS rows on: in the query's own group, if split."""
     torch.manual_seed(seed)
-    (statistics, shuffled), generator = KINDS[kind], torch.Generator().manual_seed(seed)
+    (statistics, shuffle), generator = KINDS[kind], torch.Generator().manual_seed(seed)
     encoder = Encoder(Layers(), mean=(0.5,) * 3, std=(0.3,) * 3, image_size=4)
     method = MoCo(
-        encoder, linear(WIDTH, 16), symmetric=False, shuffled=shuffled, queue_size=KEYS, projection=16,
+        encoder, linear(WIDTH, 16), symmetric=False, shuffle=shuffle, queue_size=KEYS, projection=16,
         temperature=0.1, key_momentum=(0.95, 0.95),
     )  # fmt: skip
     method = with_batchnorm(method, statistics)
@@ -67,12 +68,13 @@ def leak(kind: str, *, steps: int, seed: int = 0) -> list[float]:
     found = []
     for _ in range(steps):
         images = noise(generator)
-        step = method(images, images.roll(GROUPS, dims=0))
+        batch = Batch((images, images.roll(GROUPS, dims=0)), torch.arange(BATCH), 0.0)
+        step = loss_of(method, method(batch.views), batch)
         optimizer.zero_grad()
         step.loss.backward()
         optimizer.step()
         method.after_step(step, 0.0)
-        found.append(step.seen["pretext_accuracy"].item())
+        found.append(step.metrics["pretext_accuracy"].item())
     return found
 
 

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 from train.batches import batches
-from train.monitor import held_out, look_at, online_knn
+from train.method import Batch, loss_of
+from train.monitor import held_out, labelled_features, online_knn
 from train.optim import make_optimizer
 from train.recipe import Recipe, find_recipe
 from train.views import Views
@@ -58,16 +59,16 @@ def train(name: str, split: ImageSet, steps: int) -> dict[str, Any]:
     optimizer = make_optimizer(
         recipe.optimizer, method, lr=rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
     )
-    views = Views(recipe.view1, recipe.view2, size=lambda step: 32, seed=0)
-    untrained = look_at(method.encoder, split)
+    views = Views(recipe.view1, recipe.view2, size=32, seed=0)
+    untrained = labelled_features(method.encoder, split)
     method.train()
     losses, seconds = [], []
-    for step, (rows, pixels) in enumerate(batches(split, views, first=0, last=steps, batch_size=BATCH)):
+    for step, (indices, pixels) in enumerate(batches(split, views, first=0, last=steps, batch_size=BATCH)):
         began = time.perf_counter()
         for group in optimizer.param_groups:  # for all methods alike: a tenth of warm-up, under a cosine to 0
             group["lr"] = rate * min(1, 10 * (step + 1) / steps) * 0.5 * (1 + np.cos(np.pi * step / steps))
-        method.before_step(torch.from_numpy(rows))
-        outcome = method(*views(pixels, step))
+        batch = Batch(views(pixels, step), torch.from_numpy(indices), (step + 1) / steps)
+        outcome = loss_of(method, method(batch.views), batch)
         outcome.loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -75,7 +76,7 @@ def train(name: str, split: ImageSet, steps: int) -> dict[str, Any]:
         losses.append(outcome.loss.item())
         seconds.append(time.perf_counter() - began)
     start, floor = method.loss_range(BATCH)
-    trained = look_at(method.encoder, split)
+    trained = labelled_features(method.encoder, split)
     assert untrained is not None
     assert trained is not None
     return {

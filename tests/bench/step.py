@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from train.batches import batches
+from train.method import Batch, loss_of
 from train.recipe import find_recipe
 from train.views import ViewPolicy, Views
 from zoo.images.image_set import ImageSet, from_pixels
@@ -90,7 +91,8 @@ class Trainer:
 
     def update(self, view1: Tensor, view2: Tensor) -> None:
         self.features.clear()
-        loss = self.method(view1, view2).loss
+        batch = Batch((view1, view2), torch.arange(len(view1)), 0.5)
+        loss = loss_of(self.method, self.method(batch.views), batch).loss
         if self.classifier:
             labels = torch.arange(len(view1)).repeat(2) % 100
             loss = loss + torch.nn.functional.cross_entropy(self.classifier(torch.cat(self.features)), labels)

@@ -19,7 +19,7 @@ from train import losses
 from train.batchnorm import hashes, shuffles_keys, with_batchnorm
 from train.heads import mlp
 from train.key_queue import KeyQueue
-from train.method import Step
+from train.method import Batch, Pair, Step
 from train.methods.dual_temperature import PAPER
 from train.methods.moco import V2_CIFAR100_PAPER, V2_SMALL, MoCo, MoCoRecipe
 from zoo.errors import BadNumber
@@ -46,14 +46,14 @@ class TwoDictionaries(MoCo):
         self.temperatures = {"intra_temperature": self.temperature, "inter_temperature": inter_temperature}
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
 
-    def loss(self, *rows: Tensor) -> Step:
-        (q, k), queue = rows, self.queues[0]
+    def loss(self, pairs: tuple[Pair, ...], batch: Batch) -> Step:
+        ((q, k),), queue = pairs, self.queues[0]
         vector, scalar = (chosen(queue, n, self.sampling, self.draws) for n in (self.vector_keys, self.scalar_keys))  # type: ignore[arg-type]
-        seen = {
-            "pretext_accuracy": losses.pretext_accuracy(q, k, queue.rows),
+        metrics = {
+            "pretext_accuracy": losses.pretext_accuracy(q, k, queue.keys),
             "anchor_entropy": losses.anchor_entropy(q, k, scalar, temperature=self.temperatures["inter_temperature"]),
         }
-        return Step(losses.two_dictionaries(q, k, vector, scalar, **self.temperatures), (k,), seen)
+        return Step(losses.two_dictionaries(q, k, vector, scalar, **self.temperatures), (k,), metrics)
 
     def after_step(self, step: Step, progress: float) -> None:
         super().after_step(step, progress)
@@ -62,13 +62,13 @@ class TwoDictionaries(MoCo):
 
 def chosen(queue: KeyQueue, n: int, sampling: Sampling, draw: Tensor) -> Tensor:
     """n keys (n, P) of the queue, or all if n is 0; draw () int64 says which random ones."""
-    size = len(queue.rows)
+    size = len(queue.keys)
     if n in (0, size):
-        return queue.rows
-    nth = torch.arange(n, device=queue.rows.device)
+        return queue.keys
+    nth = torch.arange(n, device=queue.keys.device)
     ages = {"earliest": nth, "recent": size - 1 - nth}  # 0: the oldest
     order = ages[sampling] if sampling in ages else hashes(size, draw).argsort()[:n]
-    return queue.rows[(queue.oldest + order) % size]
+    return queue.keys[(queue.oldest + order) % size]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class TwoDictionariesRecipe(MoCoRecipe):
 
     def method(self, encoder: Encoder) -> TwoDictionaries:
         method = TwoDictionaries(
-            encoder, mlp(encoder.dim, self.hidden, self.projection), shuffled=shuffles_keys(self.batchnorm),
+            encoder, mlp(encoder.dim, self.hidden, self.projection), shuffle=shuffles_keys(self.batchnorm),
             queue_size=self.queue_size, projection=self.projection, temperature=self.temperature,
             key_momentum=(self.key_momentum, self.final_key_momentum), vector_keys=self.vector_keys,
             scalar_keys=self.scalar_keys, sampling=self.sampling, inter_temperature=self.inter_temperature,

@@ -29,8 +29,8 @@ from torch import Tensor
 from train import losses
 from train.batchnorm import BatchNormName, shuffles_keys, with_batchnorm
 from train.heads import mlp
-from train.method import LossRange, Method, Step
-from train.momentum import MomentumMethod
+from train.method import Batch, LossRange, Method, Pair, Step
+from train.momentum import MomentumEncoder
 from train.recipe import Recipe
 from train.small import SMALL
 from train.views import ViewPolicy
@@ -50,37 +50,49 @@ class SimCo(Method):
         self.projector = mlp(encoder.dim, hidden, projection)
         self.temperatures = {"intra_temperature": intra_temperature, "inter_temperature": inter_temperature}
 
-    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, Tensor]:
-        return self.projector(self.encoder(view1)), self.projector(self.encoder(view2))
+    def project(self, views: tuple[Tensor, ...]) -> tuple[Pair]:
+        view1, view2 = views
+        return (Pair(self.projector(self.encoder(view1)), self.projector(self.encoder(view2))),)
 
-    def loss(self, q: Tensor, k: Tensor) -> Step:
+    def loss(self, pairs: tuple[Pair], batch: Batch) -> Step:
+        ((q, k),) = pairs
         loss_q = losses.dual_temperature(q, k, **self.temperatures)
         loss_k = losses.dual_temperature(k, q, **self.temperatures)
-        return Step((loss_q + loss_k) / 2, seen={"pretext_accuracy": losses.pretext_accuracy(q, k)})
+        return Step((loss_q + loss_k) / 2, metrics={"pretext_accuracy": losses.pretext_accuracy(q, k)})
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.dual_temperature_range(batch_size, **self.temperatures))
 
 
-class SimMoCo(MomentumMethod):
+class SimMoCo(Method):
     """Equation 9 from queries to momentum keys; symmetric: SimMoCo+, both directions, averaged."""
 
     def __init__(
         self, encoder: Encoder, *, hidden: int, projection: int, intra_temperature: float, inter_temperature: float,
-        key_momentum: float, symmetric: bool, shuffled: bool,
+        key_momentum: float, symmetric: bool, shuffle: bool,
     ) -> None:  # fmt: skip
-        super().__init__(encoder, mlp(encoder.dim, hidden, projection), symmetric=symmetric, shuffled=shuffled)
+        super().__init__(encoder)
+        self.projector = mlp(encoder.dim, hidden, projection)
+        self.key_encoder = MomentumEncoder(encoder, self.projector, shuffle=shuffle)
+        self.symmetric = symmetric
         self.temperatures = {"intra_temperature": intra_temperature, "inter_temperature": inter_temperature}
         self.key_momentum = key_momentum
 
-    def loss(self, *rows: Tensor) -> Step:
-        pairs = zip(rows[::2], rows[1::2], strict=True)
+    def project(self, views: tuple[Tensor, ...]) -> tuple[Pair, ...]:
+        view1, view2 = views
+        directions = [(view1, view2), (view2, view1)][: 1 + self.symmetric]
+        return tuple(Pair(self.projector(self.encoder(q)), self.key_encoder(k)) for q, k in directions)
+
+    def loss(self, pairs: tuple[Pair, ...], batch: Batch) -> Step:
         directions = [losses.dual_temperature(q, k, **self.temperatures) for q, k in pairs]
-        accuracy = losses.pretext_accuracy(rows[0], rows[1])
-        return Step(torch.stack(directions).mean(), seen={"pretext_accuracy": accuracy})
+        accuracy = losses.pretext_accuracy(*pairs[0])
+        return Step(torch.stack(directions).mean(), metrics={"pretext_accuracy": accuracy})
 
     def key_momentum_at(self, progress: float) -> float:
         return self.key_momentum
+
+    def after_step(self, step: Step, progress: float) -> None:
+        self.key_encoder.follow(self.encoder, self.projector, momentum=self.key_momentum)
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.dual_temperature_range(batch_size, **self.temperatures))
@@ -130,7 +142,7 @@ class SimMoCoRecipe(DualTemperatureRecipe):
         method = SimMoCo(
             encoder, hidden=self.hidden, projection=self.projection,
             intra_temperature=self.intra_temperature, inter_temperature=self.inter_temperature,
-            key_momentum=self.key_momentum, symmetric=self.symmetric, shuffled=shuffles_keys(self.batchnorm),
+            key_momentum=self.key_momentum, symmetric=self.symmetric, shuffle=shuffles_keys(self.batchnorm),
         )  # fmt: skip
         return with_batchnorm(method, self.batchnorm)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from train import losses
 from train.batchnorm import hashes
 from train.heads import linear
-from train.method import LossRange, Method, Step
+from train.method import Batch, LossRange, Method, Step
 from train.recipe import Recipe
 from train.views import ViewPolicy
 from zoo.model.encoder import Encoder
@@ -49,22 +49,23 @@ class MemoryBank(Method):
     def prepare(self, images: int) -> None:
         self.register_buffer("bank", F.normalize(torch.randn(images, self.projection), dim=1))
 
-    def before_step(self, images: Tensor) -> None:
-        self.images = images  # (N,)
+    def project(self, views: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (self.projector(self.encoder(views[0])),)
 
-    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor]:
-        return (self.projector(self.encoder(view1)),)
-
-    def loss(self, q: Tensor) -> Step:
+    def loss(self, projections: tuple[Tensor], batch: Batch) -> Step:
+        (q,) = projections
         drawn = hashes(self.negatives, self.draws) % len(self.bank)  # (K,) uniform, with repetition
-        positive, negatives = self.bank[self.images], self.bank[drawn]
+        positive, negatives = self.bank[batch.indices], self.bank[drawn]
         loss = losses.info_nce(q, positive, negatives, temperature=self.temperature)
-        return Step(loss, (q.detach(),), {"pretext_accuracy": losses.pretext_accuracy(q, positive, negatives)})
+        return Step(
+            loss, (q.detach(), batch.indices), {"pretext_accuracy": losses.pretext_accuracy(q, positive, negatives)}
+        )
 
     @torch.no_grad()
     def after_step(self, step: Step, progress: float) -> None:
-        new = F.normalize(step.keys[0].to(self.bank.dtype), dim=1)
-        self.bank[self.images] = F.normalize(torch.lerp(new, self.bank[self.images], self.row_momentum), dim=1)
+        embeddings, indices = step.keys
+        new = F.normalize(embeddings.to(self.bank.dtype), dim=1)
+        self.bank[indices] = F.normalize(torch.lerp(new, self.bank[indices], self.row_momentum), dim=1)
         self.draws.add_(1)
 
     def loss_range(self, batch_size: int) -> LossRange:

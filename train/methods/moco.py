@@ -26,8 +26,8 @@ from train import losses
 from train.batchnorm import BatchNormName, shuffles_keys, with_batchnorm
 from train.heads import linear, mlp
 from train.key_queue import KeyQueue, key_age, stale_negatives
-from train.method import LossRange, Step
-from train.momentum import MomentumMethod
+from train.method import Batch, LossRange, Method, Pair, Step
+from train.momentum import MomentumEncoder
 from train.recipe import Recipe
 from train.schedules import cosine_between
 from train.small import SMALL
@@ -38,34 +38,40 @@ V1 = "He et al. Momentum Contrast for Unsupervised Visual Representation Learnin
 V2 = "Chen et al. Improved Baselines with Momentum Contrastive Learning. arXiv 2003.04297, 2020"
 
 
-class MoCo(MomentumMethod):
+class MoCo(Method):
     """Algorithm 1 of version 1; symmetric: both directions, averaged, each view's keys in a queue of their own."""
 
     def __init__(
-        self, encoder: Encoder, projector: nn.Sequential, *, symmetric: bool, shuffled: bool, queue_size: int,
+        self, encoder: Encoder, projector: nn.Sequential, *, symmetric: bool, shuffle: bool, queue_size: int,
         projection: int, temperature: float, key_momentum: tuple[float, float],
     ) -> None:  # fmt: skip
-        super().__init__(encoder, projector, symmetric=symmetric, shuffled=shuffled)
+        super().__init__(encoder)
+        self.projector = projector
+        self.key_encoder = MomentumEncoder(encoder, projector, shuffle=shuffle)
         self.queues = nn.ModuleList(KeyQueue(queue_size, projection) for _ in range(1 + symmetric))
         self.queue_size, self.temperature, self.key_momentum = queue_size, temperature, key_momentum
 
-    def loss(self, *rows: Tensor) -> Step:
-        queries, keys = rows[::2], rows[1::2]
+    def project(self, views: tuple[Tensor, ...]) -> tuple[Pair, ...]:
+        view1, view2 = views
+        directions = [(view1, view2), (view2, view1)][: len(self.queues)]
+        return tuple(Pair(self.projector(self.encoder(q)), self.key_encoder(k)) for q, k in directions)
+
+    def loss(self, pairs: tuple[Pair, ...], batch: Batch) -> Step:
         directions = [
-            losses.info_nce(q, k, queue.rows, temperature=self.temperature)
-            for q, k, queue in zip(queries, keys, self.queues, strict=True)
+            losses.info_nce(q, k, queue.keys, temperature=self.temperature)
+            for (q, k), queue in zip(pairs, self.queues, strict=True)
         ]
-        accuracy = losses.pretext_accuracy(queries[0], keys[0], self.queues[0].rows)
-        return Step(torch.stack(directions).mean(), keys, {"pretext_accuracy": accuracy})
+        accuracy = losses.pretext_accuracy(*pairs[0], self.queues[0].keys)
+        return Step(torch.stack(directions).mean(), tuple(k for _, k in pairs), {"pretext_accuracy": accuracy})
 
     def key_momentum_at(self, progress: float) -> float:
         start, end = self.key_momentum
         return cosine_between(progress, start=start, end=end)
 
     def after_step(self, step: Step, progress: float) -> None:
-        super().after_step(step, progress)
+        self.key_encoder.follow(self.encoder, self.projector, momentum=self.key_momentum_at(progress))
         for queue, keys in zip(self.queues, step.keys, strict=True):
-            queue.enqueue(keys)  # type: ignore[operator]  # nn.ModuleList forgets of what it is a list
+            queue.enqueue(keys)  # type: ignore[operator]  # nn.ModuleList does not know its items' type
 
     def remarks(self, images: int, batch_size: int) -> list[str]:
         age = key_age(self.queue_size, batch_size, key_momentum=self.key_momentum[0])
@@ -99,7 +105,7 @@ class MoCoRecipe(Recipe):
     def method(self, encoder: Encoder) -> MoCo:
         head = mlp(encoder.dim, self.hidden, self.projection) if self.hidden else linear(encoder.dim, self.projection)
         method = MoCo(
-            encoder, head, symmetric=self.symmetric, shuffled=shuffles_keys(self.batchnorm), queue_size=self.queue_size,
+            encoder, head, symmetric=self.symmetric, shuffle=shuffles_keys(self.batchnorm), queue_size=self.queue_size,
             projection=self.projection, temperature=self.temperature,
             key_momentum=(self.key_momentum, self.final_key_momentum),
         )  # fmt: skip

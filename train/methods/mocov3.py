@@ -20,8 +20,8 @@ from torch import Tensor
 from train import losses
 from train.batchnorm import with_batchnorm
 from train.heads import mocov3_head
-from train.method import LossRange, Step
-from train.momentum import MomentumMethod
+from train.method import Batch, LossRange, Method, Pair, Step
+from train.momentum import MomentumEncoder
 from train.recipe import Recipe
 from train.schedules import cosine_between
 from train.views import ViewPolicy
@@ -32,27 +32,35 @@ from zoo.model.vit import start_as_mocov3
 PAPER = "Chen et al. An Empirical Study of Training Self-Supervised Vision Transformers. ICCV 2021"
 
 
-class MoCoV3(MomentumMethod):
+class MoCoV3(Method):
     """Algorithm 1."""
 
     def __init__(
         self, encoder: Encoder, *, hidden: int, projection: int, temperature: float, key_momentum: float
     ) -> None:
         vit = isinstance(encoder.backbone, VisionTransformer)
-        projector = mocov3_head(encoder.dim, hidden, projection, layers=3 if vit else 2, last_norm=True)
-        super().__init__(encoder, projector, symmetric=True, shuffled=False)
+        super().__init__(encoder)
+        self.projector = mocov3_head(encoder.dim, hidden, projection, layers=3 if vit else 2, last_norm=True)
+        self.key_encoder = MomentumEncoder(encoder, self.projector)
         self.predictor = mocov3_head(projection, hidden, projection, layers=2, last_norm=vit)
         self.temperature, self.key_momentum = temperature, key_momentum
 
-    def query(self, view: Tensor) -> Tensor:
-        return self.predictor(super().query(view))
+    def project(self, views: tuple[Tensor, ...]) -> tuple[Pair, Pair]:
+        view1, view2 = views
+        forth = Pair(self.predictor(self.projector(self.encoder(view1))), self.key_encoder(view2))
+        back = Pair(self.predictor(self.projector(self.encoder(view2))), self.key_encoder(view1))
+        return forth, back
 
-    def loss(self, q1: Tensor, k2: Tensor, q2: Tensor, k1: Tensor) -> Step:
+    def loss(self, pairs: tuple[Pair, Pair], batch: Batch) -> Step:
+        (q1, k2), (q2, k1) = pairs
         loss = losses.mocov3(q1, k1, q2, k2, temperature=self.temperature)
-        return Step(loss, seen={"pretext_accuracy": losses.pretext_accuracy(q1, k2)})
+        return Step(loss, metrics={"pretext_accuracy": losses.pretext_accuracy(q1, k2)})
 
     def key_momentum_at(self, progress: float) -> float:
         return cosine_between(progress, start=self.key_momentum, end=1.0)
+
+    def after_step(self, step: Step, progress: float) -> None:
+        self.key_encoder.follow(self.encoder, self.projector, momentum=self.key_momentum_at(progress))
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.mocov3_range(batch_size, temperature=self.temperature))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from train import losses
 from train.batchnorm import with_batchnorm
 from train.heads import mlp, simclr_head
-from train.method import LossRange, Method, Step
+from train.method import Batch, LossRange, Method, Pair, Step
 from train.recipe import Recipe
 from train.small import SMALL
 from train.views import ViewPolicy
@@ -37,13 +37,14 @@ class SimCLR(Method):
         super().__init__(encoder)
         self.projector, self.temperature = projector, temperature
 
-    def rows(self, view1: Tensor, view2: Tensor) -> tuple[Tensor, Tensor]:
-        z1, z2 = self.projector(self.encoder(torch.cat([view1, view2]))).chunk(2)
-        return z1, z2
+    def project(self, views: tuple[Tensor, ...]) -> tuple[Pair]:
+        z1, z2 = self.projector(self.encoder(torch.cat(views))).chunk(2)
+        return (Pair(z1, z2),)
 
-    def loss(self, z1: Tensor, z2: Tensor) -> Step:
+    def loss(self, pairs: tuple[Pair], batch: Batch) -> Step:
+        ((z1, z2),) = pairs
         loss = losses.nt_xent(torch.cat([z1, z2]), temperature=self.temperature)
-        return Step(loss, seen={"pretext_accuracy": losses.pretext_accuracy(z1, z2)})
+        return Step(loss, metrics={"pretext_accuracy": losses.pretext_accuracy(z1, z2)})
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.nt_xent_range(batch_size, temperature=self.temperature))

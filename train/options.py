@@ -1,0 +1,48 @@
+"""How a recipe is trained on this machine: the flags of `train/pretrain.py` that are no part of the recipe."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from train.run_log import PROJECT
+from zoo.errors import BadNumber
+
+LEAST = {"limit": 1, "knn_every": 0, "chunk": 0, "workers": 1, "threads": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Where the data is, where the run goes, and how it is computed.
+
+    Raises:
+        BadNumber: For a number below its least value.
+    """
+
+    data: Path | None = None
+    """Parquet shards, class folders, or an archive of them; folder:PATH takes any images without labels. By default the
+    Hub's copy."""
+    out: Path | None = None
+    """The run folder, by default runs/NAME."""
+    limit: int | None = None
+    """Train on that many images, drawn at random; the online probe's test split is cut to as many."""
+    knn_every: int = 10
+    """Epochs between measurements of k-NN accuracy on held-out train images; 0 for none."""
+    chunk: int = 0
+    """Images of a process that go through the encoder at a time, for a batch that does not fit into memory. The
+    gradient is the whole batch's, but batch normalization sees a chunk; 0 for all at once."""
+    stream: bool = False
+    """Read and decode images while training rather than once before; always so above 96 px."""
+    workers: int = 2
+    """Threads of each process that decode."""
+    threads: int | None = None
+    """CPU threads of each process that compute. By default OMP_NUM_THREADS, or the machine's cores divided by the
+    processes on it."""
+    compile: bool = False
+    """Compile the networks with torch.compile."""
+    wandb_project: str = PROJECT
+    """Project of the run on Weights & Biases, where the package wandb is installed."""
+
+    def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise BadNumber(f"{name} = {value}; at least {least} is needed")
