@@ -4,28 +4,26 @@ Nothing is added to timm's modules, so the weights open in plain timm.
 """
 
 import math
+from functools import partial
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
+from timm.models import named_apply
+from timm.models.vision_transformer import VisionTransformer, init_weights_vit_moco
 from torch import Tensor, nn
 
 
 @torch.no_grad()
 def start_as_mocov3(vit: VisionTransformer) -> None:
-    """The start of MoCo v3: fixed sine-cosine positions and a frozen random patch projection (Chen et al. 2021,
-    section 4.2 and appendix A), weights as in its release.
+    """The initialization of MoCo v3: fixed sine-cosine positions and a frozen random patch projection (Chen et al.
+    2021, section 4.2 and appendix A), weights as in its release.
 
-    The class token starts as N(0, 1e-6) at position 0; query, key and value are drawn as three maps by Xavier's uniform
-    rule, the other maps by the same rule with zero biases, the patch projection as one map of 3 p^2 numbers.
+    The class token is drawn from N(0, 1e-6) at position 0; timm draws query, key and value as three maps by Xavier's
+    uniform rule, the other maps by the same rule with zero biases; the patch projection is one map of 3 p^2 inputs.
     """
-    for name, module in vit.named_modules():
-        if isinstance(module, nn.Linear):
-            outside, inside = module.weight.shape
-            fan_out = outside // 3 if name.endswith("qkv") else outside
-            _uniform(module.weight, math.sqrt(6 / (inside + fan_out)))
-            nn.init.zeros_(module.bias)
+    named_apply(partial(init_weights_vit_moco, needs_reset=False), vit)
     patch = vit.patch_embed.proj
-    _uniform(patch.weight, math.sqrt(6 / (patch.weight[0].numel() + patch.out_channels)))
+    bound = math.sqrt(6 / (patch.weight[0].numel() + patch.out_channels))
+    nn.init.uniform_(patch.weight, -bound, bound)
     nn.init.zeros_(patch.bias)
     nn.init.normal_(vit.cls_token, std=1e-6)
     height, width = vit.patch_embed.grid_size
@@ -35,14 +33,13 @@ def start_as_mocov3(vit: VisionTransformer) -> None:
         frozen.requires_grad_(False)
 
 
-def _uniform(weight: Tensor, bound: float) -> None:
-    nn.init.uniform_(weight, -bound, bound)
-
-
 def sincos_positions(height: int, width: int, dim: int) -> Tensor:
     """(height * width, dim): sin, cos of the patch's row, then of its column, at dim / 4 frequencies 1 ... 1 / 10000.
 
-    Raises ValueError if dim is no multiple of 4.
+    In float64 before rounding: timm's `build_sincos2d_pos_embed`, in float32, differs by up to 7e-7.
+
+    Raises:
+        ValueError: If dim is not a multiple of 4.
     """
     if dim % 4:
         raise ValueError(f"positions of {dim} numbers; sin and cos of two coordinates need a multiple of 4")
