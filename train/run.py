@@ -19,7 +19,7 @@ from train.gather import from_main
 from train.gradcache import cached_backward
 from train.launch import new_accelerator, set_threads
 from train.method import Batch, Method, Step, loss_of
-from train.monitor import check_finite
+from train.monitor import check_finite, gradient_norms
 from train.optim import make_optimizer
 from train.options import Options
 from train.probe import OnlineProbe, probe_beside
@@ -123,14 +123,19 @@ class Run:
                     return
 
     def backward(self, batch: Batch) -> Step:
-        """Gradients of the batch's loss: project, gather, loss, backward; in equal chunks if asked for."""
-        accelerator = self.accelerator
+        """Gradients of the batch's loss: project, gather, loss, backward; in equal chunks if asked for.
+
+        Returns:
+            The step; on the main process with the norms of the gradients among its metrics.
+        """
+        backward, autocast = self.accelerator.backward, self.accelerator.autocast
         if self._chunk < len(batch.views[0]):
-            how = accelerator.backward, accelerator.autocast
-            return cached_backward(self.method, batch, chunk=self._chunk, backward=how[0], autocast=how[1])
-        step = loss_of(self.method, self.model(batch.views), batch)
-        accelerator.backward(step.loss)
-        return step
+            step = cached_backward(self.method, batch, chunk=self._chunk, backward=backward, autocast=autocast)
+        else:
+            step = loss_of(self.method, self.model(batch.views), batch)
+            backward(step.loss)
+        norms = gradient_norms(self.method) if self.main else {}
+        return step._replace(metrics={**step.metrics, **norms})
 
     def check(self, step: Step, batch: Batch) -> None:
         """Stop at a loss that is not finite. Raises ZooError, which names what broke and where the batch is kept.

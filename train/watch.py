@@ -14,7 +14,6 @@ from train.method import Method, Step
 from train.monitor import (
     StepMetrics,
     collapse_warning,
-    gradient_norms,
     held_out_features,
     labelled_features,
     leak_warning,
@@ -78,8 +77,8 @@ class Watch:
         self._log.close()
 
     def step(self, outcome: Step) -> None:
-        """Keep the metrics and gradient norms of a step and move the bar, without waiting for the device."""
-        self._metrics.add({**outcome.metrics, **gradient_norms(self._method)})
+        """Keep the metrics of a step and move the bar, without waiting for the device."""
+        self._metrics.add(outcome.metrics)
         self._bar.update()
 
     def log(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float) -> None:
