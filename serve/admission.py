@@ -12,6 +12,7 @@ from serve.limits import MAX_WAIT
 from serve.refusal import Refused
 
 REQUEST = 0.001  # estimated seconds that every request costs, whatever its images
+MEMORY = 4.0  # seconds of the clock over which throughput is averaged
 LONGEST_RETRY = 8  # seconds; the client's own bound
 
 
@@ -36,7 +37,6 @@ class Work:
     """Estimated seconds of decoding and inference for one request."""
 
     owner: Owner
-    total: float
     left: float
 
 
@@ -78,16 +78,15 @@ class Admission:
     @contextmanager
     def admitted(self, owner: Owner, seconds: float) -> Iterator[Work]:
         """The time in which a request is answered. Raises Refused (503) when it would wait longer than MAX_WAIT."""
-        work = Work(owner, 0.0, 0.0)
+        work = Work(owner, 0.0)
         self.add(work, seconds + REQUEST)
         self._count_time()
         self._works.setdefault(owner.client, {})[owner.request] = work
         try:
             yield work
-            work.left = 0.0
+            self.progress(work, work.left)
         finally:
             self._count_time()
-            self._done, self._busy = 0.98 * self._done + work.total - work.left, 0.98 * self._busy
             del self._works[owner.client][owner.request]
             if not self._works[owner.client]:
                 del self._works[owner.client]
@@ -100,11 +99,18 @@ class Admission:
                 f"about {wait:.0f} seconds of work are waiting; at most {MAX_WAIT:g} may. Try again later",
                 retry_after=min(math.ceil(wait - MAX_WAIT), LONGEST_RETRY),
             )
-        work.total += seconds
         work.left += seconds
+
+    def progress(self, work: Work, seconds: float) -> None:
+        """Part of a request's work is done."""
+        work.left -= seconds
+        self._count_time()
+        self._done += seconds
 
     def _count_time(self) -> None:
         """Count the time since the last call, if there was work in it."""
         now = perf_counter()
-        self._busy += now - self._last if self._works else 0.0
+        if self._works:
+            kept = math.exp((self._last - now) / MEMORY)
+            self._done, self._busy = kept * self._done, kept * self._busy + now - self._last
         self._last = now

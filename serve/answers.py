@@ -99,7 +99,8 @@ def answer(embedded: Embedded, query: EmbedQuery, kind: str) -> Response:
 def facts(session: Session) -> dict[str, Any]:
     """A row of the model list."""
     numbers = {"dim": session.dim, "image_size": session.image_size, "weights_sha256": session.weights_sha256}
-    return {"id": session.name, "object": "model"} | numbers | ({"licence": session.licence} if session.licence else {})
+    more = {"aliases": session.aliases} | ({"licence": session.licence} if session.licence else {})
+    return {"id": session.name, "object": "model"} | numbers | more
 
 
 def _typed(rows: np.ndarray, dtype: str) -> np.ndarray:

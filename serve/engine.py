@@ -93,13 +93,14 @@ class Engine:
         return self._admission.overloaded
 
     def session(self, name: str = "") -> Session:
-        """The model of that name, or the first one. Raises Refused (404) with the nearest names."""
+        """The model of that name or alias, or the first one. Raises Refused (404) with the nearest names."""
         name = name or next(iter(self.sessions))
-        if name not in self.sessions:
-            near = difflib.get_close_matches(name, self.sessions, n=3, cutoff=0.5)
-            hint = f"nearest: {', '.join(near)}" if near else f"this server has {', '.join(self.sessions)}"
+        served = self.sessions | {alias: each for each in self.sessions.values() for alias in each.aliases}
+        if name not in served:
+            near = difflib.get_close_matches(name, served, n=3, cutoff=0.5)
+            hint = f"nearest: {', '.join(near)}" if near else f"this server has {', '.join(served)}"
             raise Refused(404, f"no model {name[:100]!r}; {hint}", code="model_not_found", param="model")
-        return self.sessions[name]
+        return served[name]
 
     async def embed(self, images: Sequence[bytes | str], *, model: str = "", skip: bool = False) -> Embedded:
         """Embeddings of encoded images: bytes, base64 text or data URIs.
@@ -159,7 +160,7 @@ class Engine:
                 if isinstance(outcome, Refused) and not skip:
                     raise outcome
                 outcomes.append(outcome)
-                work.left -= cost
+                self._admission.progress(work, cost)
         finally:
             for job in jobs:
                 if not isinstance(job, Refused):

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve import metrics
+from serve.draining import Draining
 from serve.endpoints import HEALTH, Endpoint, endpoint_of
 from serve.fair import CLIENT
 from serve.form import content_type
@@ -25,6 +27,7 @@ from serve.log import logger
 from serve.refusal import Refused, error_of
 
 NATIVE = "/embed"  # BentoML's own endpoint; it would read a form's text parts as URLs to download
+LOOPBACK = "127.0.0.1"
 CLIENT_LEFT = 499  # in the log and the metrics: nobody is there to read an answer
 PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:"
 
@@ -44,8 +47,16 @@ class Guard:
     exception only after its own timeout.
     """
 
-    def __init__(self, app: ASGIApp, *, keys: str | None = None, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keys: str | None = None,
+        timeout: float = TIMEOUT,
+        draining: Draining | None = None,
+    ) -> None:
         self._app = app
+        self._draining = draining or Draining()
         keys = os.environ.get("ZOO_API_KEY", "") if keys is None else keys
         self._keys = [key.strip().encode() for key in keys.split(",") if key.strip()]
         self._timeout = timeout
@@ -61,8 +72,12 @@ class Guard:
             return
         start, endpoint = perf_counter(), endpoint_of(scope["path"])
         route = route_of(endpoint)
-        reply = _Reply(send, Headers(scope=scope).get("x-request-id", ""), endpoint)
-        await self._answer(scope, receive, reply, endpoint)
+        reply = _Reply(send, Headers(scope=scope).get("x-request-id", ""), endpoint, self._draining)
+        self._draining.in_flight += endpoint is None or endpoint.path not in HEALTH
+        try:
+            await self._answer(scope, receive, reply, endpoint)
+        finally:
+            self._draining.in_flight -= endpoint is None or endpoint.path not in HEALTH
         seconds = perf_counter() - start
         metrics.requests.labels(route, reply.status).inc()
         metrics.request_seconds.labels(route).observe(seconds)
@@ -109,6 +124,10 @@ class Guard:
     def _check_door(self, scope: Scope, endpoint: Endpoint | None) -> None:
         """Raises Refused for faults that are known before the body arrives."""
         headers = Headers(scope=scope)
+        if endpoint is None or endpoint.path not in HEALTH:
+            self._check_peer(scope, headers)
+            if self._draining.started:
+                raise Refused(503, "the server is stopping. Send the request again, to its successor")
         if endpoint is None:
             raise Refused(404, f"no {scope['path'][:100]!r} here; /docs shows what there is")
         if self._keys and not endpoint.public and not self._key(headers):
@@ -120,6 +139,23 @@ class Guard:
             raise _too_long()
         if endpoint.path == NATIVE and (kind := content_type(headers)) != "application/json":
             raise Refused(415, f"content type {kind!r}; {NATIVE} reads application/json, /v1/embed images and forms")
+
+    def _check_peer(self, scope: Scope, headers: Headers) -> None:
+        """Raises Refused (403) for a request from elsewhere to a server without keys, however it was started.
+
+        A foreign Host comes from a web page whose name was made to resolve to this machine (DNS rebinding).
+        """
+        if self._keys:
+            return
+        peer = (scope.get("client") or (LOOPBACK,))[0]  # none: a Unix socket
+        host = re.sub(r":\d*$", "", headers.get("host", LOOPBACK)).strip("[]")
+        for what, name in (("requests from", peer), ("the Host", host)):
+            if not _is_loopback(name):
+                raise Refused(
+                    403,
+                    f"{what} {name[:100]!r}: without keys this server answers its own machine alone, as 127.0.0.1 or "
+                    "localhost. Set ZOO_API_KEY and start it again, and send the key",
+                )
 
     def _key(self, headers: Headers) -> bytes:
         """The key of this server that a request shows; empty if it shows none."""
@@ -162,7 +198,8 @@ class Guard:
 class _Reply:
     """`send` of one request: adds the request id, and brings every error body into the one shape."""
 
-    def __init__(self, send: Send, request_id: str, endpoint: Endpoint | None) -> None:
+    def __init__(self, send: Send, request_id: str, endpoint: Endpoint | None, draining: Draining) -> None:
+        self._draining = draining
         self.request_id = request_id if re.fullmatch(r"[\w.-]{1,64}", request_id, re.ASCII) else uuid.uuid4().hex
         self.status = 0  # of the answer, 0 before there is one
         self._send = send
@@ -207,10 +244,21 @@ class _Reply:
         )
         headers |= {"www-authenticate": "Bearer"} if status == 401 else {}
         headers |= {"allow": self._endpoint.methods} if self._endpoint and status == 405 else {}
-        headers |= {"connection": "close"} if status in (413, 504) else {}  # more of the body may be on its way
+        if status in (413, 504) or self._draining.started:  # more of the body may be on its way
+            headers["connection"] = "close"
         raw = [(key.encode(), value.encode()) for key, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
         await self._send({"type": "http.response.body", "body": content})
+
+
+def _is_loopback(name: str) -> bool:
+    """Whether a host name or an address is this machine's own."""
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower().rstrip(".") == "localhost"
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
 
 
 def _check_json(headers: Headers, body: bytearray) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import tyro
 
-from serve.onnx_file import make_onnx
+from serve.aliases import split_alias
 from zoo.command_line import parse_and_call
 from zoo.errors import NotInstalled, NoWeights, ZooError, how_to_install
 from zoo.files import make_folder, zoo_home
@@ -38,7 +38,8 @@ def launch(
     """Serve models over HTTP until SIGTERM or Ctrl-C; requests in flight are then answered first.
 
     Args:
-        models: names of kept models, run folders or .onnx files; the first answers requests that name none.
+        models: names, run folders or .onnx files; the first answers requests that name none. ALIAS=MODEL serves a model
+            under a further name.
         index: files that `zoo index` wrote, for POST /v1/search.
         host: IP address to listen on; any but loopback needs ZOO_API_KEY in the environment.
         port: TCP port.
@@ -109,6 +110,8 @@ def hold_address(host: str, port: int) -> socket.socket:
 
 def make_first(name: str) -> None:
     """Fetch a model if needed, and make its ONNX file; where it cannot be, the server's own check has the reason."""
+    from serve.onnx_file import make_onnx
+
     folder = folder_at_hand(name)
     if folder is not None:
         with suppress(NoWeights):  # it takes torch
@@ -133,7 +136,7 @@ def check_home(folder: Path) -> None:
 
 def without_onnx(models: tuple[str, ...]) -> list[str]:
     """Names whose weights are here or can be fetched, and that have no ONNX file yet. Paths are left to the server."""
-    names = [model for model in models if os.sep not in model and not Path(model, CARD).is_file()]
+    names = [model for _, model in map(split_alias, models) if os.sep not in model and not Path(model, CARD).is_file()]
     return [name for name in names if can_be_fetched(name) or _lacks_onnx(folder_at_hand(name))]
 
 
@@ -142,8 +145,10 @@ def _lacks_onnx(folder: Path | None) -> bool:
 
 
 def absolute(model: str) -> str:
-    """A path independent of the working directory; a name as it is."""
-    return str(Path(model).absolute()) if os.sep in model or Path(model).exists() else model
+    """A path independent of the working directory; a name as it is. An alias before it stays."""
+    alias, where = split_alias(model)
+    where = str(Path(where).absolute()) if os.sep in where or Path(where).exists() else where
+    return f"{alias}={where}" if alias else where
 
 
 def environment(

@@ -160,6 +160,7 @@ class ModelFacts(BaseModel):
     image_size: Annotated[int, Field(ge=1, description="side in pixels to which images are resized and cropped")]
     weights_sha256: str
     licence: Annotated[str, Field(description="of the weights, an SPDX identifier; absent if trained here")] = ""
+    aliases: Annotated[list[str], Field(description="further names that this server knows it by")]
 
 
 class ModelList(BaseModel):

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 
 from serve.answers import finished, plain
 from serve.app import make_app
+from serve.draining import Draining
 from serve.engine import Engine
 from serve.guard import Guard
 from serve.limits import TIMEOUT
@@ -30,6 +31,7 @@ from zoo.processes import parent_gone
 
 engine = Engine()  # the mounted app needs it before BentoML makes a service; a worker's start-up fills it
 indexes = Indexes()
+draining = Draining()
 
 
 class Images(NativeRequest, bentoml.IODescriptor):
@@ -62,16 +64,18 @@ class Embeddings:
         sessions = models_from_environment()
         _open_indexes(indexes, sessions)
         await engine.start(sessions)
+        draining.hold_signals()
         gc.collect()
         gc.freeze()  # what is here stays: looking through all of it every few seconds held up all answers for 60 ms
 
     @bentoml.on_shutdown
     async def stop(self) -> None:
+        draining.release_signals()
         self._watch.cancel()
         await engine.stop()
 
     async def __is_ready__(self) -> bool:
-        return engine.ready and not engine.overloaded
+        return engine.ready and not engine.overloaded and not draining.started
 
     async def __is_alive__(self) -> bool:
         return engine.alive
@@ -99,4 +103,4 @@ def _open_indexes(where: Indexes, sessions: list[Session]) -> None:
 
 
 # The decorators have made a Service of the class, which mypy cannot see.
-Embeddings.add_asgi_middleware(Guard)  # type: ignore[attr-defined]
+Embeddings.add_asgi_middleware(Guard, draining=draining)  # type: ignore[attr-defined]

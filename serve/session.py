@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 from safetensors.numpy import load_file
 
+from serve.aliases import split_alias
 from serve.file_structure import check_structure
 from serve.limits import FORMATS
 from serve.onnx_file import FORMAT, INPUT, OUTPUT, make_onnx
@@ -39,6 +40,7 @@ class Session:
             raise CorruptFile(f"{path}: onnxruntime cannot read it ({error}). {AGAIN}") from error
         facts = _facts(self._runtime, path)
         self.path = path
+        self.aliases: list[str] = []  # further names that it is served under
         self.name: str = facts["name"]
         self.dim: int = facts["dim"]  # D
         self.image_size: int = facts["image_size"]  # pixels, H = W
@@ -106,14 +108,23 @@ def check_golden(session: Session, path: Path) -> None:
 
 
 def models_from_environment() -> list[Session]:
-    """The sessions of the models that `$ZOO_MODEL` names, separated by commas; see `open_model`."""
+    """The sessions of the models that `$ZOO_MODEL` names, separated by commas; see `open_model`.
+
+    Each also answers to the name that was asked for, where weights of a variant were loaded, and to ALIAS=MODEL.
+    """
     words = [word.strip() for word in os.environ.get("ZOO_MODEL", "").split(",") if word.strip()]
     if not words:
         raise ZooError(
             "no model to serve. Set ZOO_MODEL to run folders, kept names or .onnx files, with commas between"
         )
-    sessions = [open_model(word) for word in words]
-    names = [session.name for session in sessions]
+    sessions = []
+    for word in words:
+        alias, where = split_alias(word)
+        session = open_model(where)
+        asked = where if os.sep not in where and not where.endswith(".onnx") and not Path(where).exists() else ""
+        session.aliases = [name for name in dict.fromkeys((alias, asked)) if name not in ("", session.name)]
+        sessions.append(session)
+    names = [name for session in sessions for name in (session.name, *session.aliases)]
     for name in names:
         if names.count(name) > 1:
             raise ZooError(f"{name} was asked for {names.count(name)} times; every served model needs its own name")

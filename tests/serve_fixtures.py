@@ -68,7 +68,7 @@ def client(exported: Path, other_exported: Path) -> Iterator[TestClient]:
         from serve.service import Embeddings
 
         app = Embeddings.to_asgi()  # type: ignore[attr-defined]
-    with TestClient(app=app) as client:
+    with TestClient(app=app, base_url="http://127.0.0.1", client=("127.0.0.1", 50_000)) as client:
         yield client
     del os.environ["ZOO_MODEL"]
 

@@ -73,7 +73,7 @@ def test_the_expected_wait_counts_of_each_other_request_only_what_comes_first() 
         with pytest.raises(Refused) as caught, admission.admitted(Owner("a", 3), 4.0):
             pass
         assert (caught.value.status, caught.value.retry_after) == (503, 3)  # 4.5 seconds wait, 2 may
-        first.left -= 4.5
+        first.left -= 4.5  # done
         assert admission.wait(Owner("a", 9), 4.0) == pytest.approx(1.0, rel=0.01)
     assert admission.wait(Owner("a", 9), 4.0) == 0.0
 
@@ -95,13 +95,20 @@ def test_many_small_requests_of_one_client_overload_a_server_and_one_large_reque
     assert not admission.overloaded
 
 
-def test_the_expected_wait_follows_the_measured_throughput() -> None:
+def test_the_expected_wait_follows_the_measured_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
     admission = Admission()
+    monkeypatch.setattr(serve.admission, "MEMORY", 0.05)
     for number in range(60):
         with admission.admitted(Owner("a", number), 0.001):  # estimated 2 ms with the request's own
             time.sleep(0.004)
     with admission.admitted(Owner("a", 100), 1.0):
-        assert 1.2 < admission.wait(Owner("b", 101), 1.0) < 8  # of the start's speed, 0.98 ** 60 = 0.3 is left
+        assert admission.wait(Owner("b", 101), 1.0) > 1.5
+    monkeypatch.setattr(serve.admission, "MAX_WAIT", 1e9)
+    with admission.admitted(Owner("a", 200), 50.0) as work:  # in progress, and its parts count before it is done
+        for _ in range(50):
+            time.sleep(0.004)
+            admission.progress(work, 1.0)
+        assert admission.wait(Owner("b", 101), 1.0) < 0.1
 
 
 def test_a_rate_follows_recent_work() -> None:

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from serve.draining import Draining
 from serve.guard import Guard
 from serve.limits import MAX_BUFFERED, MAX_REQUESTS
 from serve.refusal import error_of
@@ -154,3 +157,97 @@ def test_the_frameworks_own_errors_get_the_one_shape(
 def test_an_error_of_ours_stays_as_it_is() -> None:
     error = {"code": "model_not_found", "message": "no", "param": None, "index": None}
     assert error_of(404, json.dumps({"error": error}).encode()) == error
+
+
+def asked_by(peer: str, host: str, *, keys: str = "", path: str = "/v1/embed") -> tuple[int, bytes]:
+    """Status and body of a request from an address with a Host header, to a server that listens wherever it does."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"1"}
+
+    headers = [(b"content-type", b"image/png"), (b"host", host.encode()), (b"authorization", b"Bearer a")]
+    method = "GET" if path == "/livez" else "POST"
+    scope = SCOPE | {"client": (peer, 5), "headers": headers, "path": path, "method": method}
+    asyncio.run(Guard(count_bytes, keys=keys)(scope, receive, send))
+    return sent[0]["status"], sent[1]["body"]
+
+
+@pytest.mark.parametrize("peer", ["192.168.1.7", "10.0.0.1", "::ffff:8.8.8.8", "2001:db8::1", "testclient"])
+def test_without_keys_other_machines_are_refused_whichever_way_the_server_was_started(peer: str) -> None:
+    status, body = asked_by(peer, "127.0.0.1:3000")
+    error = json.loads(body)["error"]
+    assert (status, error["code"]) == (403, "forbidden")
+    assert "Set ZOO_API_KEY" in error["message"]
+    assert asked_by(peer, "zoo.example", keys="a")[0] == 200
+    assert asked_by(peer, "127.0.0.1:3000", path="/livez")[0] == 200  # a probe of the container's host
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:3000", "192.168.1.7", "localhost.evil.example", "[::2]:3000"]
+)
+def test_without_keys_a_foreign_host_is_refused(host: str) -> None:
+    status, body = asked_by("127.0.0.1", host)
+    assert (status, json.loads(body)["error"]["code"]) == (403, "forbidden")
+    assert asked_by("127.0.0.1", host, keys="a")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:3000", "localhost:3000", "LOCALHOST", "[::1]:3000", "127.8.8.8"]
+)
+def test_without_keys_this_machine_is_answered(host: str) -> None:
+    for peer in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        assert asked_by(peer, host)[0] == 200
+
+
+def test_while_draining_probes_are_answered_and_new_requests_are_told_to_go_elsewhere() -> None:
+    draining = Draining()
+    guard = Guard(count_bytes, draining=draining)
+
+    async def scenario() -> None:
+        rest = asyncio.Event()
+
+        async def slow() -> AsyncIterator[Message]:
+            await rest.wait()
+            yield {"type": "http.request", "body": b"123"}
+
+        async def quick() -> AsyncIterator[Message]:
+            yield {"type": "http.request", "body": b"1"}
+
+        first = asyncio.create_task(request(guard, slow()))
+        await asyncio.sleep(0)
+        assert draining.in_flight == 1
+        draining.started = True
+        status, body = await request(guard, quick())
+        assert (status, json.loads(body)["error"]["code"]) == (503, "overloaded")
+        rest.set()
+        assert await first == (200, b"3")  # was in flight
+        assert draining.in_flight == 0
+
+    asyncio.run(scenario())
+    assert asked_by("127.0.0.1", "127.0.0.1", path="/livez")[0] == 200
+
+
+def test_the_signal_is_passed_on_when_nothing_is_in_flight_any_more() -> None:
+    passed: list[int] = []
+    earlier = signal.signal(signal.SIGTERM, lambda number, _: passed.append(number))
+
+    async def scenario() -> None:
+        draining = Draining()
+        draining.hold_signals()
+        draining.in_flight = 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        assert (draining.started, passed) == (True, [])
+        draining.in_flight = 0
+        await asyncio.sleep(0.2)
+        assert passed == [signal.SIGTERM]
+        draining.release_signals()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        signal.signal(signal.SIGTERM, earlier)

@@ -86,7 +86,9 @@ def test_the_model_list_has_every_model(client: TestClient, exported: Path, othe
     rows = []
     for name, folder in ((NAME, exported), (OTHER, other_exported)):
         sha256 = Session(folder / "model.onnx").weights_sha256
-        rows.append({"id": name, "object": "model", "dim": 64, "image_size": 8, "weights_sha256": sha256})
+        rows.append(
+            {"id": name, "object": "model", "dim": 64, "image_size": 8, "weights_sha256": sha256, "aliases": []}
+        )
     assert client.get("/v1/models").json() == {"object": "list", "data": rows}
     assert client.get(f"/v1/models/{OTHER}").json() == rows[1]
     refused(client.get("/v1/models/модель"), 404, "model_not_found", says="модель")
@@ -187,7 +189,7 @@ def small_app(exported: Path) -> Callable[..., tuple[Starlette, Engine]]:
 def test_a_late_answer_is_a_timeout_and_the_engine_goes_on(small_app: Callable[..., tuple[Starlette, Engine]]) -> None:
     app, engine = small_app(timeout=0.1)
     slow = encode(Image.fromarray(noise(1500, 1500, 3)), "PNG", compress_level=1)
-    with TestClient(app=app) as client:
+    with TestClient(app=app, base_url="http://127.0.0.1", client=("127.0.0.1", 50_000)) as client:
         refused(client.post("/v1/embed", files=files(slow, slow, slow, slow)), 504, "timeout", says="0.1 seconds")
         time.sleep(0.5)
         assert engine.alive
@@ -198,7 +200,7 @@ def test_a_failure_inside_is_a_500_without_details_and_the_next_request_works(
     small_app: Callable[..., tuple[Starlette, Engine]],
 ) -> None:
     app, engine = small_app()
-    with TestClient(app=app) as client:
+    with TestClient(app=app, base_url="http://127.0.0.1", client=("127.0.0.1", 50_000)) as client:
         sessions, engine.sessions = engine.sessions, {}
         error = refused(client.post("/v1/embed", content=png(), headers=PNG), 500, "internal")
         assert error["message"] == f"the server failed; its log has request {error['request_id']}"

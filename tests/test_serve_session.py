@@ -1,5 +1,6 @@
 """serve/session.py: an ONNX file as a function of images, found by name, refused when it is not what it says."""
 
+import asyncio
 import shutil
 import struct
 import subprocess
@@ -15,11 +16,22 @@ from PIL import Image
 from safetensors.numpy import save_file
 from serve_model import NAME, OTHER, encode, gap, make_run, noise, pictures
 
+from serve.engine import Engine
 from serve.file_structure import END, SCAN
 from serve.limits import MAX_CHUNKS, MAX_PROFILES, MAX_SCANS, MAX_SEGMENTS
 from serve.log import start_log
+from serve.refusal import Refused
 from serve.session import Session, models_from_environment, open_model
-from zoo.errors import BadImage, CorruptFile, ImageFormatNotAllowed, ImageTooLarge, NoWeights, UnknownName, ZooError
+from zoo.errors import (
+    BadImage,
+    CorruptFile,
+    ImageFormatNotAllowed,
+    ImageTooLarge,
+    NoWeights,
+    UnknownName,
+    VariantWarning,
+    ZooError,
+)
 from zoo.hub.store import keep
 from zoo.model.encoder import Encoder
 
@@ -133,7 +145,7 @@ def test_a_picture_of_odd_tags_is_decoded_without_a_word_in_the_servers_log(sess
 
 
 def test_a_missing_file_is_told_how_to_make_it(tmp_path: Path) -> None:
-    with pytest.raises(NoWeights, match=r"python -m serve\.export"):
+    with pytest.raises(NoWeights, match=r"zoo export"):
         Session(tmp_path / "model.onnx")
 
 
@@ -186,7 +198,7 @@ def test_what_cannot_be_found_is_told_clearly(tmp_path: Path, monkeypatch: pytes
         models_from_environment()
     with pytest.raises(UnknownName):
         open_model("simco-r20")
-    with pytest.raises(NoWeights, match=r"python -m serve\.export"):
+    with pytest.raises(NoWeights, match=r"zoo export"):
         open_model(str(make_run(tmp_path / NAME, seed=0)))
 
 
@@ -249,3 +261,25 @@ def test_the_server_imports_no_torch(exported: Path) -> None:
         "assert s.engine.ready and not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[1], timeout=60)
+
+
+def test_a_model_answers_to_the_name_that_was_asked_for_and_to_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOO_MODEL", "simco-r18-cifar100, photos=simco-r20-cifar100")
+    with pytest.warns(VariantWarning):
+        variant, other = models_from_environment()
+    assert (variant.name, variant.aliases) == ("simco-r18-cifar100-cpu", ["simco-r18-cifar100"])
+    assert (other.name, other.aliases) == ("simco-r20-cifar100", ["photos"])
+
+    async def scenario() -> list[str]:
+        engine = Engine()
+        await engine.start([variant, other])
+        found = [engine.session(name).name for name in ("simco-r18-cifar100", "photos", "simco-r20-cifar100", "")]
+        with pytest.raises(Refused, match="nearest: photos"):
+            engine.session("photo")
+        await engine.stop()
+        return found
+
+    assert asyncio.run(scenario()) == [variant.name, other.name, other.name, variant.name]
+    monkeypatch.setenv("ZOO_MODEL", "a=simco-r20-cifar100,a=simclr-r20-cifar100")
+    with pytest.raises(ZooError, match="a was asked for 2 times"):
+        models_from_environment()

@@ -68,18 +68,19 @@ async def _measure(url: str, server: psutil.Process, seconds: float, images: int
         for task in abuse:
             task.cancel()
         peak = max(_peak(each) for each in server.children(recursive=True))
-    for name, found in (
-        ("alone", alone),
-        ("8 clients", capacity),
-        ("256 clients", four_times),
-        ("beside abuse", beside),
-    ):
+    loads = {
+        "small images, 1 client": alone,
+        "photos, 8 clients": capacity,
+        "photos, 128 clients": four_times,
+        "small images, 1 client beside abuse": beside,
+    }
+    for name, (found, elapsed) in loads.items():
         good = [each for each, status in found if status == 200]
         if not good:
             print(f"{name}: nothing answered with 200 of {len(found)}")
             continue
         p50, p99 = np.percentile(good, (50, 99)) * 1000
-        print(f"{name}: {len(good) / seconds:.1f} answered/s, p50 {p50:.0f} ms, p99 {p99:.0f} ms, ", end="")
+        print(f"{name}: {len(good) / elapsed:.1f} answered/s, p50 {p50:.0f} ms, p99 {p99:.0f} ms, ", end="")
         print(f"{len(found) - len(good)} of {len(found)} refused")
     print(f"peak resident memory of a process: {peak / 2**20:.0f} MiB")
 
@@ -111,8 +112,10 @@ async def _status(asked: Awaitable[httpx.Response]) -> int:
     return answer.status_code
 
 
-async def _load(ask: Callable[[], Awaitable[int]], clients: int, seconds: float) -> list[tuple[float, int]]:
-    """Seconds and status of every request of so many clients that ask without a pause."""
+async def _load(
+    ask: Callable[[], Awaitable[int]], clients: int, seconds: float
+) -> tuple[list[tuple[float, int]], float]:
+    """Seconds and status of every request of so many clients that ask without a pause, and how long all took."""
     found: list[tuple[float, int]] = []
     end = time.perf_counter() + seconds
 
@@ -124,8 +127,9 @@ async def _load(ask: Callable[[], Awaitable[int]], clients: int, seconds: float)
                 status = 0
             found.append((time.perf_counter() - start, status))
 
+    begin = time.perf_counter()
     await asyncio.gather(*(one() for _ in range(clients)))
-    return found
+    return found, time.perf_counter() - begin
 
 
 async def _again(ask: Callable[[], Awaitable[httpx.Response]]) -> None:
