@@ -18,7 +18,7 @@ from serve.index import entries_below
 from serve.inputs import images_of, shards_of
 from train.batches import batches
 from train.views import ViewPolicy, Views
-from zoo.cli.commands import _images_below
+from zoo.cli.embed import images_below
 from zoo.errors import BadData
 from zoo.images.image_set import ImageSet
 from zoo.images.opening import open_images
@@ -61,7 +61,7 @@ def readers(folder: Path) -> dict[str, set[str]]:
     return {
         "memory": {own[0].read(i).name for i in range(len(own[0]))},
         "stream": {own[1].read(i).name for i in range(len(own[1]))},
-        "embed": {path.relative_to(folder).as_posix() for path in _images_below(folder, [])},
+        "embed": {path.relative_to(folder).as_posix() for path in images_below(folder, [])},
         "index": {entry.path for entry in entries_below(folder)},
         "bulk": {name for shard in shards_of(str(folder)) for name, _ in images_of(str(folder), shard)},
     }

@@ -28,7 +28,7 @@ from test_zoo_files import disk_full_beyond
 from test_zoo_hub import nobody, timm_repository
 
 import zoo
-from zoo.cli.commands import _images_below
+from zoo.cli.embed import images_below
 from zoo.cli.main import main
 from zoo.errors import CorruptFile, NoWeights, UnknownName, Unreachable, ZooError
 from zoo.hub.convert import convert
@@ -164,7 +164,7 @@ def test_a_folder_that_may_not_be_searched_is_named():
         (folder / "closed").chmod(0)
         bad: list[str] = []
         with nobody():
-            assert _images_below(folder, bad) == [folder / "open" / "a.png"]
+            assert images_below(folder, bad) == [folder / "open" / "a.png"]
         assert bad == [f"[Errno 13] Permission denied: '{folder / 'closed'}'"]
         (folder / "closed").chmod(0o755)
 

@@ -58,7 +58,7 @@ def embed(
     if output.is_dir():
         raise BadData(f"{output} is a folder; -o names the Parquet file to write")
     bad: list[str] = []
-    images = list(_known(_images_below(folder, bad), bad))
+    images = list(_known(images_below(folder, bad), bad))
     encoder = zoo.load(model)
     begun = _begun(output, encoder, normalize=normalize)
     with locked(begun):  # a second process would embed everything, too
@@ -167,7 +167,7 @@ def _known(paths: Sequence[Path], bad: list[str]) -> Iterator[Image]:
             bad.append(str(error))
 
 
-def _images_below(folder: Path, bad: list[str]) -> list[Path]:
+def images_below(folder: Path, bad: list[str]) -> list[Path]:
     """The image files in order; why a folder cannot be searched is added to `bad`."""
     if not folder.exists():
         raise FileNotFoundError(f"{folder}: no such file or folder")
