@@ -8,7 +8,7 @@ from eval.features import BATCH, PixelEncoder, batch_of, labelled
 from eval.task import Outcome, Task
 from zoo.errors import BadData
 from zoo.images.image_set import ImageSet
-from zoo.model.embedding import in_range, unit_rows
+from zoo.model.embedding import in_one_unit, unit_rows
 
 PAIRS_OF = 2048  # images for the two measures of Wang and Isola
 
@@ -47,7 +47,7 @@ def spectrum(rows: np.ndarray, *, centred: bool = False) -> np.ndarray:
 
     In units of a power of two, so that no square overflows or vanishes: everything made of them is a ratio.
     """
-    scaled = in_range(rows.reshape(1, -1)).reshape(len(rows), -1)
+    (scaled,) = in_one_unit(rows)
     rows = scaled - scaled.mean(0) if centred else scaled
     gram = (rows.T @ rows if rows.shape[1] <= len(rows) else rows @ rows.T).astype(np.float64)
     return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0))

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from eval.linear import refuse_one_class
 from eval.task import Outcome, Task
 from zoo.errors import BadData
-from zoo.model.embedding import in_range
+from zoo.model.embedding import in_one_unit, in_range
 
 KS = (1, 5, 10, 20, 50, 100, 200)
 TEMPERATURE = 0.07  # of the headline
@@ -36,6 +37,22 @@ def knn_predict(
     bank (n, D) with labels (n,) >= 0, queries (m, D); float, any scale: rows are L2-normalised here. A k above n is
     left out. Equal votes go to the lowest class. Raises BadData on labels below 0, non-finite features, or no k <= n.
     """
+    answers: dict[tuple[int, float], list[Tensor]] = {}
+    for setting, votes in _votes(bank, labels, queries, ks=ks, temperatures=temperatures, device=device):
+        answers.setdefault(setting, []).append(votes.argmax(1).cpu())
+    return {setting: torch.cat(parts).numpy() for setting, parts in answers.items()}
+
+
+def _votes(
+    bank: np.ndarray,
+    labels: np.ndarray,
+    queries: np.ndarray,
+    *,
+    ks: Sequence[int],
+    temperatures: Sequence[float],
+    device: str | torch.device,
+) -> Iterator[tuple[tuple[int, float], Tensor]]:
+    """For each chunk of queries and each (k, T): the votes (b, C) for each class, which the next step overwrites."""
     for what, features in {"bank": bank, "query": queries}.items():
         if not np.isfinite(features).all():
             raise BadData(f"some of the {len(features)} {what} features are not finite")
@@ -44,7 +61,6 @@ def knn_predict(
     usable = sorted(k for k in ks if k <= len(bank))
     if not usable:
         raise BadData(f"a bank of {len(bank)} images is smaller than every k of {list(ks)}")
-    answers: dict[tuple[int, float], list[Tensor]] = {(k, t): [] for k in usable for t in temperatures}
     classes = int(labels.max()) + 1
     for similarity, neighbours in _nearest(bank, labels, queries, k=usable[-1], device=device):
         for temperature in temperatures:
@@ -55,8 +71,7 @@ def knn_predict(
             for k in usable:
                 votes.scatter_add_(1, neighbours[:, done:k], weights[:, done:k])
                 done = k
-                answers[k, temperature].append(votes.argmax(1).cpu())
-    return {key: torch.cat(parts).numpy() for key, parts in answers.items()}
+                yield (k, temperature), votes
 
 
 def _nearest(
@@ -77,24 +92,60 @@ def _unit(features: np.ndarray, device: str | torch.device) -> Tensor:
     return torch.nn.functional.normalize(rows, dim=1)
 
 
+@torch.inference_mode()
 def knn(task: Task) -> list[Outcome]:
     """k-NN for every k and T; the headline is k = 20, or the largest k if the bank is smaller, and T = 0.07."""
     refuse_one_class(task.bank.labels)
-    predicted = knn_predict(
-        task.bank.rows, task.bank.labels, task.queries.rows, temperatures=TEMPERATURES, device=task.device
-    )
+    headline = _headline(len(task.bank))
+    answers: dict[tuple[int, float], list[Tensor]] = {}
+    scores: list[Tensor] = []  # votes of the headline
+    for setting, votes in _votes(
+        task.bank.rows, task.bank.labels, task.queries.rows, ks=KS, temperatures=TEMPERATURES, device=task.device
+    ):
+        answers.setdefault(setting, []).append(votes.argmax(1).cpu())
+        if setting == (headline, TEMPERATURE):
+            scores.append(votes.cpu().clone())
+    predicted = {setting: torch.cat(parts).numpy() for setting, parts in answers.items()}
     ks = sorted({k for k, _ in predicted})
     shares = {t: {str(k): task.grade(predicted[k, t])[0] for k in ks} for t in TEMPERATURES}
-    headline = HEADLINE_K if HEADLINE_K in ks else max(ks)
     extras = {"by_k": shares[TEMPERATURE], "by_temperature": {str(t): by_k for t, by_k in shares.items()}}
     protocol = f"k-NN, cosine, k = {headline}, T = {TEMPERATURE}, weighted votes"
     classes = predicted[headline, TEMPERATURE]
     value, interval = task.grade(classes)
     columns = {f"k = {k}": share for k, share in shares[TEMPERATURE].items()}
+    columns |= task.top_5(torch.cat(scores).numpy())
     details = _best_of(shares, value)
     return [
         Outcome("knn", protocol, task.metric, value, interval, classes, columns=columns, details=details, extras=extras)
     ]
+
+
+def _headline(n: int) -> int:
+    """HEADLINE_K, or the largest k that a bank of n images allows."""
+    return HEADLINE_K if n >= HEADLINE_K else max((k for k in KS if k <= n), default=KS[0])
+
+
+def knn_euclidean(task: Task) -> list[Outcome]:
+    """scikit-learn's k-NN: Euclidean distance of the features as they come, one vote for each of the k nearest."""
+    refuse_one_class(task.bank.labels)
+    bank, queries = in_one_unit(task.bank.rows, task.queries.rows)
+    index = NearestNeighbors(n_neighbors=min(KS[-1], len(bank)), algorithm="brute").fit(bank)
+    neighbours = task.bank.labels[index.kneighbors(queries, return_distance=False)]  # (m, k)
+    ks, headline = [k for k in KS if k <= len(bank)], _headline(len(bank))
+    votes = {k: _count(neighbours[:, :k], task.classes) for k in ks}
+    shares = {f"k = {k}": task.grade(counted.argmax(1))[0] for k, counted in votes.items()}
+    predicted = votes[headline].argmax(1)
+    protocol = f"k-NN Euclidean, k = {headline}, majority vote"
+    columns = shares | task.top_5(votes[headline])
+    return [Outcome("knn-euclidean", protocol, task.metric, *task.grade(predicted), predicted, columns=columns)]
+
+
+def _count(neighbours: np.ndarray, classes: int) -> np.ndarray:
+    """(m, C): how many of the neighbours (m, k) are of each class."""
+    counted = np.zeros((len(neighbours), classes), np.int32)
+    for column in neighbours.T:
+        counted[np.arange(len(counted)), column] += 1
+    return counted
 
 
 def _best_of(shares: dict[float, dict[str, float]], headline: float) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import softmax
 
 from eval.average_precision import mean_average_precision
 from eval.features import Features
 from eval.logistic import Line, fit_line, second_moment
-from eval.metrics import accuracy
+from eval.metrics import accuracy, calibration_error
 from eval.notes import selection_notes
 from eval.task import Outcome, Task
 from zoo.errors import BadData
@@ -37,6 +38,7 @@ class Fit(NamedTuple):
     steps: int  # of the last fit
     converged: bool  # the last fit
     held_out: dict[float, float]  # accuracy, or mAP, on the held-out part by penalty
+    logits: np.ndarray | None = None  # (n_test, C) of each class, -inf for one that train lacks; of `logistic_probe`
 
 
 def linear(task: Task) -> list[Outcome]:
@@ -68,7 +70,27 @@ def _outcome(name: str, protocol: str, fit: Fit, task: Task) -> Outcome:
         "held_out": held_out,
     }
     notes = selection_notes(grid_edge=fit.grid_edge, held_out=held_out, converged=fit.converged)
-    return Outcome(name, protocol, task.metric, value, interval, fit.predicted, notes=notes, extras=extras)
+    return Outcome(
+        name,
+        protocol,
+        task.metric,
+        value,
+        interval,
+        fit.predicted,
+        columns=_further(fit.logits, task),
+        notes=notes,
+        extras=extras,
+    )
+
+
+def _further(logits: np.ndarray | None, task: Task) -> dict[str, float]:
+    """Top-5 accuracy and calibration error of a probe that gives probabilities."""
+    if logits is None:
+        return {}
+    wide = np.full((len(logits), task.classes), -np.inf)
+    wide[:, : logits.shape[1]] = logits
+    probabilities = softmax(wide, axis=1)
+    return task.top_5(probabilities) | {"ECE": calibration_error(probabilities, task.queries.labels)}
 
 
 def logistic_probe(
@@ -87,7 +109,9 @@ def logistic_probe(
     known, labels = np.unique(train.labels, return_inverse=True)
     choice = Choice(held_out(train.labels, seed=seed), lambda logits, truth: accuracy(logits.argmax(1), truth))
     fit = _selected(Features(train.rows, labels), len(known), queries, choice, penalties, device)
-    return fit._replace(predicted=known[fit.predicted.argmax(1)])
+    logits = np.full((len(queries), known[-1] + 1), -np.inf, np.float32)
+    logits[:, known] = fit.predicted
+    return fit._replace(predicted=known[fit.predicted.argmax(1)], logits=logits)
 
 
 def one_vs_rest(

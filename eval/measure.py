@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from eval.class_tables import keep_class_tables
 from eval.contestants import Contestant
 from eval.features import Features
 from eval.geometry import channel_std
@@ -60,7 +61,7 @@ def measure(
         protocol = PROTOCOLS[name]
         if protocol.trains_on_images and not isinstance(contestant.encoder, Encoder):
             continue
-        steps = finetune_steps if name == "finetune" else None
+        steps = finetune_steps if protocol.takes_steps else None
         key = [name, protocol.version, contestant.label, contestant.sha256, *_shape(task), *source.sha256, steps]
         try:
             found += results.once(key, partial(_measured, name, contestant, source, task, results))
@@ -110,6 +111,7 @@ def _measured(name: str, contestant: Contestant, source: Source, task: Task, res
         found.append(_result(outcome, protocol, contestant, source, task, cpu_seconds=seconds))
         if outcome.predicted is not None:
             results.keep_predictions(found[-1], outcome.predicted, task.queries.labels)
+            keep_class_tables(results, found[-1], outcome.predicted, task)
     return found
 
 

@@ -6,10 +6,36 @@ from eval.average_precision import average_precisions, bootstrap, mean_average_p
 from eval.intervals import wilson
 from zoo.images.dataset import ELEVEN_POINT, Metric
 
+BINS = 15  # of the calibration error
+
 
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
     """Share of equal entries, [0, 1]."""
     return float((predicted == labels).mean())
+
+
+def top_k(scores: np.ndarray, labels: np.ndarray, *, k: int) -> float:
+    """Share of images whose class is among the k of the highest scores (n, C) >= 0, and has any score at all.
+
+    A class beyond C was not learnt, and is never among them.
+    """
+    padded = np.hstack([scores, np.zeros((len(scores), max(0, labels.max() + 1 - scores.shape[1])), scores.dtype)])
+    own = padded[np.arange(len(labels)), labels]
+    return float((((padded > own[:, None]).sum(1) < k) & (own > 0)).mean())
+
+
+def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Expected calibration error of probabilities (n, C), [0, 1]: Guo et al. 2017, equation 3, BINS bins of equal width.
+
+    The mean over images of |accuracy - confidence| of their bin, the confidence being the highest probability.
+    """
+    import torch
+    from torchmetrics.functional.classification import multiclass_calibration_error  # a second, of training too
+
+    found = multiclass_calibration_error(
+        torch.from_numpy(probabilities), torch.from_numpy(labels), num_classes=probabilities.shape[1], n_bins=BINS
+    )
+    return float(found)
 
 
 def confusion(predicted: np.ndarray, labels: np.ndarray, *, classes: int) -> np.ndarray:

@@ -44,8 +44,8 @@ def confusion_figure(predicted: np.ndarray, task: Task, *, by: str) -> Figure:
     figure.colorbar(image, ax=axis, label="share of the true class", shrink=0.5)
     axis.set_xlabel("predicted class")
     axis.set_ylabel("true class")
-    _name_ticks(axis.xaxis, [_class_name(task, int(c)) for c in columns])
-    _name_ticks(axis.yaxis, [_class_name(task, int(c)) for c in rows])
+    _name_ticks(axis.xaxis, [class_name(task, int(c)) for c in columns])
+    _name_ticks(axis.yaxis, [class_name(task, int(c)) for c in rows])
     return figure
 
 
@@ -67,7 +67,7 @@ def per_class_figure(predicted: np.ndarray, task: Task, *, by: str) -> Figure:
     axis.set_ylabel(f"{what}, %")
     axis.set_ylim(0, 100)
     axis.margins(x=0.01)
-    _name_ticks(axis.xaxis, [_class_name(task, int(c)) for c in order])
+    _name_ticks(axis.xaxis, [class_name(task, int(c)) for c in order])
     return figure
 
 
@@ -80,7 +80,7 @@ def map_png(task: Task) -> bytes:
     colour = {label: COLOURS[rank % len(COLOURS)] for rank, label in enumerate(np.unique(labels).tolist())}
     for label in colour:
         x, y = places[labels == label].T
-        axis.scatter(x, y, color=colour[label], s=12, label=_class_name(task, label))
+        axis.scatter(x, y, color=colour[label], s=12, label=class_name(task, label))
     for place, label, image in list(zip(places, labels, labelled(task.test)[index], strict=True))[:THUMBNAILS]:
         picture = OffsetImage(task.test.pixels()[image], zoom=18 / task.test.size)
         frame = {"edgecolor": colour[int(label)], "linewidth": 1.5}
@@ -156,7 +156,7 @@ def _room(classes: int, *, at_least: float) -> float:
     return max(at_least, ROOM * min(classes, NAMED))
 
 
-def _class_name(task: Task, label: int) -> str:
+def class_name(task: Task, label: int) -> str:
     """Name of a class; its number where the data gives no name, "none" for the answer of a network that diverged."""
     if label >= task.classes:
         return "none"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from eval.fewshot import fewshot, labels
 from eval.finetune import finetune
 from eval.geometry import geometry
-from eval.knn import knn
+from eval.knn import knn, knn_euclidean
 from eval.linear import linear, ridge
 from eval.linear_sgd import linear_augmented, linear_moco, linear_sgd
 from eval.retrieval import retrieval
@@ -22,10 +22,12 @@ class Protocol:
     version: int  # raised when the same words come to mean another computation
     trains_on_images: bool = False  # and so needs a network: raw pixels are left out
     several_labels: bool = False  # takes images that are of several classes
+    takes_steps: bool = False  # its numbers depend on `Task.finetune_steps`
 
 
 PROTOCOLS: dict[str, Protocol] = {
     "knn": Protocol(knn, 1),
+    "knn-euclidean": Protocol(knn_euclidean, 1),
     "linear": Protocol(linear, 3, several_labels=True),
     "linear-sgd": Protocol(linear_sgd, 4),
     "linear-augmented": Protocol(linear_augmented, 2, trains_on_images=True),
@@ -33,7 +35,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "ridge": Protocol(ridge, 2),
     "fewshot": Protocol(fewshot, 2),
     "labels": Protocol(labels, 3),
-    "finetune": Protocol(finetune, 2, trains_on_images=True, several_labels=True),
+    "finetune": Protocol(finetune, 2, trains_on_images=True, several_labels=True, takes_steps=True),
     "retrieval": Protocol(retrieval, 1),
     "geometry": Protocol(geometry, 2, several_labels=True),
 }

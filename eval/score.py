@@ -166,9 +166,9 @@ def main() -> None:
             encoder: Encoders of your own, package.module:function each: a function without arguments that returns a
                 module, or any callable from images (B, 3, S, S) in [0, 1] to features (B, D).
             data: NAME=PATH of every data set to measure on; NAME alone takes the Hub's copy. Default: the model's own.
-            protocol: What to measure, with commas between (by default knn): knn, linear, linear-sgd, linear-augmented,
-                linear-moco, ridge, fewshot, labels, finetune, retrieval, geometry; transfer is linear, fewshot, labels,
-                finetune.
+            protocol: What to measure, with commas between (by default knn): knn, knn-euclidean, linear, linear-sgd,
+                linear-augmented, linear-moco, ridge, fewshot, labels, finetune, retrieval, geometry; transfer is
+                linear, fewshot, labels, finetune.
             quick: An answer in a minute by knn and ridge, on as few random images as that takes; the notes say how
                 long all of them would take.
             out: Folder for tables, plots, report.html and predictions. A second call goes on where the first stopped,

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from eval.features import Features, PixelEncoder
-from eval.metrics import grade
+from eval.metrics import grade, top_k
 from zoo.images.dataset import Metric
 from zoo.images.image_set import ImageSet
 
@@ -29,6 +29,10 @@ class Task:
     def grade(self, predicted: np.ndarray) -> tuple[float, tuple[float, float]]:
         """The metric of what was predicted for `queries`, [0, 1], and its 95 % interval; see `eval.metrics.grade`."""
         return grade(predicted, self.queries.labels, metric=self.metric, classes=self.classes)
+
+    def top_5(self, scores: np.ndarray) -> dict[str, float]:
+        """The column of the top-5 accuracy of scores (n_test, C), of 0 for a class without a chance; none of few."""
+        return {"top-5": top_k(scores, self.queries.labels, k=5)} if self.classes > 5 else {}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,14 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
     return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
 
 
+def in_one_unit(*arrays: np.ndarray) -> list[np.ndarray]:
+    """Arrays (n, D) divided by one power of two, so that distances within and between them are ordinary float32."""
+    peak = max(float(np.abs(array).max(initial=0)) for array in arrays)
+    if SMALLEST <= peak <= LARGEST or peak == 0:
+        return list(arrays)
+    return [np.asarray(np.ldexp(array, -np.frexp(peak)[1])) for array in arrays]
+
+
 def in_range(features: np.ndarray) -> np.ndarray:
     """(n, D) as it is if its squares and their sums are ordinary float32, else each row times a power of two.
 
