@@ -16,7 +16,7 @@ HEADS = ("class", "images", "found", "accuracy", "most often taken for", "times"
 
 
 def keep_class_tables(results: Results, result: Result, predicted: np.ndarray, task: Task) -> None:
-    """Write `classes/*.csv`, `classes/*.txt` and `confusion/*.csv`; nothing where an image may be of several classes."""
+    """Write `classes/*.csv`, `classes/*.txt`, `confusion/*.csv`; nothing where an image may be of several classes."""
     if task.queries.labels.ndim > 1:
         return
     matrix = confusion(predicted, task.queries.labels, classes=task.classes)

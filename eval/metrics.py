@@ -25,7 +25,7 @@ def top_k(scores: np.ndarray, labels: np.ndarray, *, k: int) -> float:
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Expected calibration error of probabilities (n, C), [0, 1]: Guo et al. 2017, equation 3, BINS bins of equal width.
+    """Expected calibration error of probabilities (n, C), [0, 1]: Guo et al. 2017, equation 3, BINS equal bins.
 
     The mean over images of |accuracy - confidence| of their bin, the confidence being the highest probability.
     """

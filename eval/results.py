@@ -69,6 +69,14 @@ class Results:
             return None
         return read_predictions(path)["predicted"]
 
+    def answers(self, result: Result) -> tuple[np.ndarray, np.ndarray] | None:
+        """Predicted and true classes (n_test,), or scores and labels (n_test, C); None where none were kept."""
+        path = self._predictions_path(result)
+        if not path.is_file():
+            return None
+        found = read_predictions(path)
+        return found["predicted"], found["labels"]
+
     def _predictions_path(self, result: Result) -> Path:
         assert self.folder is not None
         return self.folder / "predictions" / f"{file_stem(result, result.key)}.npz"

@@ -115,7 +115,7 @@ def _write(results: Results, done: list[Result]) -> None:
     everything = results.with_earlier(done)
     if results.folder is not None and everything:
         results.write_tables(everything)
-        write_bytes(results.folder / "report.html", html(everything, results.pictures()).encode())
+        write_bytes(results.folder / "report.html", html(everything, results.pictures(), results.answers).encode())
 
 
 def own_data(models: Sequence[Model]) -> dict[str, Path | None]:

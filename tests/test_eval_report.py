@@ -163,8 +163,10 @@ def test_the_report_holds_every_number_of_the_tables_and_all_pictures_in_one_fil
     page = Page()
     page.feed(html(rows, Results(tmp_path).pictures()))
     assert page.open == []
-    assert len(page.sources) == 10
-    assert all(re.match("data:image/png;base64,", source) for source in page.sources)
+    pictures = [source for source in page.sources if not source.startswith("#")]
+    assert len(pictures) == 10
+    assert all(re.match("data:image/png;base64,", source) for source in pictures)
+    assert rows[0].provenance.command in page.text
     assert {f"{100 * value:.2f}" for row in rows[:1] for value in row.extras["by_k"].values()} <= set(page.text)
     assert "pixels on digits" in page.text
 
@@ -174,6 +176,41 @@ def test_names_cannot_break_the_page():
     page.feed(html([result("<script>&", 0.5)], {}))
     assert "<script>&" in page.text
     assert "script" not in page.open
+
+
+def leaders(wrong: dict[str, int], **entries: object) -> list:
+    """Encoders that have so many of 1,000 images wrong, the last ones, and what they answered."""
+    labels = np.zeros(1000, int)
+    results, answers = [], {}
+    for name, n in wrong.items():
+        results.append(result(name, 1 - n / 1000, ci95=[0.0, 1.0], **entries))
+        answers[name] = (np.where(np.arange(1000) >= 1000 - n, 1, 0), labels)
+    return [results, lambda one: answers[one.encoder.name]]
+
+
+def cells_of(page: str, mark: str) -> list[str]:
+    """Encoders whose value has a mark."""
+    return re.findall(rf'<td>(\w+)</td><td>4</td><td class="{mark}">', page)
+
+
+def test_the_best_is_marked_with_those_that_do_not_differ_from_it():
+    """All that the better one has wrong, the worse one has, too: of 5 more p is 0.06, of 20 more 2e-6."""
+    results, answers = leaders({"a": 20, "b": 0, "c": 5})
+    page = html(results, {}, answers)
+    assert (cells_of(page, "best"), cells_of(page, "tie")) == (["b"], ["c"])
+    results, answers = leaders({"a": 7, "b": 0})  # p = 0.016 alone, 0.031 of two such, 0.047 of three, 0.063 of four
+    assert cells_of(html(results, {}, answers), "tie") == []
+    results, answers = leaders({"a": 7, "b": 0, "c": 7, "d": 7, "e": 7})
+    assert cells_of(html(results, {}, answers), "tie") == ["a", "c", "d", "e"]
+
+
+def test_no_tie_is_claimed_where_no_test_was_made():
+    results, answers = leaders({"a": 5, "b": 0}, metric="mean per-class accuracy")
+    page = html(results, {}, answers)
+    assert (cells_of(page, "best"), cells_of(page, "tie")) == (["b"], [])
+    assert cells_of(html(results, {}), "tie") == []
+    results, answers = leaders({"a": 5, "b": 0}, unit="")
+    assert "class=" not in html(results, {}, answers).split("<script>")[0].split("</style>")[1]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -194,3 +231,51 @@ def test_a_browser_shows_all_pictures_loads_nothing_else_and_has_nothing_to_comp
     assert [ask["request"]["url"] for ask in asked if not ask["request"]["url"].startswith("data:")] == [file.as_uri()]
     complaints = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
     assert not [event for event in page.events if event["method"] in complaints]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_in_a_browser_tables_sort_two_encoders_are_side_by_side_and_colours_keep_their_contrast(task, tmp_path):
+    results, answers = leaders({"a": 20, "b": 0, "c": 5})
+    pictures = {f"{picture_stem(one)}-spectrum.png": spectrum_png(task) for one in results}
+    file = tmp_path / "report.html"
+    file.write_text(html(results, pictures, answers))
+    with opened(file.as_uri(), tmp_path / "profile") as page:
+        page.wait_for("document.readyState === 'complete' && document.title === 'Evaluation'")
+        column = "[...document.querySelectorAll('td:first-child')].map((cell) => cell.textContent).join('')"
+        assert page.run(column) == "abc"
+        order = []
+        for head in (2, 2, 0, 0):
+            page.run(f"document.querySelectorAll('th button')[{head}].click()")
+            order.append(page.run(column))
+        assert order == ["bca", "acb", "cba", "abc"]
+        assert page.run("document.querySelector('th').getAttribute('aria-sort')") == "ascending"
+        choose = (
+            "const [a, b] = document.querySelectorAll('#beside select'); a.value = 'encoder-0'; b.value = 'encoder-2';"
+        )
+        page.run(
+            f"(() => {{ {choose} a.dispatchEvent(new Event('change')); b.dispatchEvent(new Event('change')); }})()"
+        )
+        assert page.run("document.querySelectorAll('#beside img').length") == 2
+        for scheme in ("light", "dark"):
+            page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+            for selector in ("body", "td.best", "td.tie", "a", "th"):
+                colours = [page.run(COLOURS % (selector, what)) for what in ("color", "backgroundColor")]
+                assert contrast(*colours) >= 4.5, (scheme, selector, colours)
+
+
+COLOURS = """(() => { let at = document.querySelector("%s"), found;
+do { found = getComputedStyle(at)["%s"]; at = at.parentElement; } while (found === "rgba(0, 0, 0, 0)" && at);
+return found.match(/[0-9]+/g).map(Number); })()"""
+
+
+def contrast(a: list[int], b: list[int]) -> float:
+    """WCAG 2.2, relative luminance and contrast ratio."""
+
+    def luminance(colour: list[int]) -> float:
+        parts = [c / 255 for c in colour[:3]]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
