@@ -95,7 +95,7 @@ def test_a_list_that_is_none_is_told_and_one_of_windows_is_read(tmp_path, text, 
         (["m", "--test", "hard"], "hard.txt: no box to find in 1 images"),
         (["m", "--test", "cut"], "cut.jpg: cannot be decoded"),
         (["m", "--test", "beside"], "beside.jpg: 96 x 96 pixels, and a box of its annotation lies beside them"),
-        (["m", "--steps", "1", "--steps", "2"], "--steps stands there twice"),
+        (["m", "--steps", "1", "--steps", "2"], "--steps is given twice"),
     ],
 )
 def test_what_cannot_be_trained_or_tested_is_told_before_anything_is_trained(tmp_path, monkeypatch, words, told):
