@@ -27,7 +27,7 @@ from zoo.files import sha256
 from zoo.hub.resolve import locate
 from zoo.hub.store import CARD, GOLDEN, WEIGHTS, fetched_folder, keep, read_card
 from zoo.model.card import Card
-from zoo.model.encoder import Encoder, save_encoder
+from zoo.model.encoder import Encoder, save_encoder, write_head
 from zoo.release.publish import publish
 
 pytest_plugins = ["hub_fixtures"]
@@ -335,6 +335,15 @@ def test_an_extra_that_is_corrupt_twice_is_refused_and_the_model_stays(entry: Ca
         locate(NAME, extras=(GOLDEN,))
     assert same(zoo.load(NAME), encoder)
     assert (locate(NAME, extras=(GOLDEN,)) / GOLDEN).is_file()
+
+
+def test_the_head_is_fetched_when_it_is_asked_for(run: Path, hub: LoopbackHub, card: Card):
+    head = {"projector.0.weight": torch.rand(4, 64), "projector.0.bias": torch.rand(4)}
+    write_head(head, run, read_card(run))
+    publish(run, repo=REPO)
+    assert not hasattr(zoo.load(ADDRESS), "projector")
+    found = zoo.load(ADDRESS, head=True).projector.state_dict()
+    assert torch.equal(found["0.weight"], head["projector.0.weight"])
 
 
 def test_downloads_are_in_the_hub_clients_own_cache(entry: Card, hub: LoopbackHub, tmp_path: Path):

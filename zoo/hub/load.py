@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from zoo.hub.resolve import locate
-from zoo.hub.store import read_card
+from zoo.hub.store import HEAD, read_card
 from zoo.model.encoder import Encoder, open_encoder
 from zoo.model.head import read_head
 
@@ -24,7 +24,7 @@ def load_encoder(
     Raises:
         UnknownName, NoWeights, CorruptFile, Unreachable, AccessDenied: See `zoo.hub.resolve.locate`.
     """
-    folder = locate(model, exact=exact)
+    folder = locate(model, exact=exact, extras=(HEAD,) if head else ())
     card = read_card(folder)
     if card.foreign:
         from zoo.hub.plain_timm import timm_encoder
