@@ -146,7 +146,7 @@ def source_vit(dim: int, heads: int, patch: int, size: int) -> nn.Module:
 def cases() -> dict[str, tuple[dict[str, Tensor], str, set[str]]]:
     """Checkpoint, name, and the keys its head must have."""
     large, small = resnet(224), resnet(32)
-    linear = {f"projector.{part}" for part in ("weight", "bias")}
+    linear = {f"projector.0.{part}" for part in ("weight", "bias")}
     two = {f"projector.{index}.{part}" for index in (0, 2) for part in ("weight", "bias")}
     v3 = set(under("projector.", mocov3_head(2)) | under("predictor.", mocov3_head(2)))
     return {
@@ -169,24 +169,24 @@ def cases() -> dict[str, tuple[dict[str, Tensor], str, set[str]]]:
         "openmmlab simclr": (
             openmmlab(large, neck(0, 1), "simclr"),
             "simclr-r18-in1k",
-            set(under("projector.", neck(0, 1))),
+            set(under("projector.", mocov3_head(2))),
         ),
         "openmmlab mocov2": (
             openmmlab(large, under("mlp.", mlp(0, 2)), "mocov2"),
             "mocov2-r18-in1k",
-            set(under("projector.mlp.", mlp(0, 2))),
+            set(under("projector.", mlp(0, 2))),
         ),
         "openmmlab mocov3": (
             openmmlab(large, neck(0, 1), "mocov3"),
             "mocov3-r18-in1k",
-            set(under("projector.", neck(0, 1)) | under("predictor.", neck(0, 1))),
+            v3,
         ),
         "lightly": (
             under("backbone.", large)
             | under("projection_head.layers.", mlp(0, 3))
             | under("online_classifier.linear.", mlp(0)),
             "simclr-r18-in1k",
-            set(under("projector.layers.", mlp(0, 3))),
+            set(under("projector.", mlp(0, 3))),
         ),
         "lightly sequential": (
             under("backbone.", sequential(large))
@@ -194,7 +194,7 @@ def cases() -> dict[str, tuple[dict[str, Tensor], str, set[str]]]:
             | under("backbone_momentum.", sequential(large))
             | under("projection_head_momentum.layers.", mlp(0, 2)),
             "mocov2-r18-in1k",
-            set(under("projector.layers.", mlp(0, 2))),
+            set(under("projector.", mlp(0, 2))),
         ),
         "lightly momentum": (
             under("backbone.", large)
@@ -202,6 +202,6 @@ def cases() -> dict[str, tuple[dict[str, Tensor], str, set[str]]]:
             | under("query_backbone.", resnet(224, seed=1))
             | under("query_projection_head.layers.", mlp(0, 2)),
             "mocov2-r18-in1k",
-            set(under("projector.layers.", mlp(0, 2))),
+            set(under("projector.", mlp(0, 2))),
         ),
     }

@@ -49,6 +49,15 @@ def test_an_official_checkpoint_becomes_a_model_with_its_head(kind: str, tmp_pat
     assert encoder.card.training["converted_from"] == "official.pth.tar"
 
 
+@pytest.mark.parametrize("kind", ["moco v1", "moco v2", "mocov3", "openmmlab mocov2", "openmmlab mocov3", "lightly"])
+def test_the_head_of_a_checkpoint_is_a_network_again(kind: str, tmp_path: Path):
+    state, name, _ = cases()[kind]
+    found = zoo.load(convert_file(written(state, tmp_path / "x.pth"), name=name, out=tmp_path / "run"), head=True)
+    assert isinstance(found.projector[0], nn.Linear)
+    assert found.projector(torch.rand(2, 4)).shape == (2, 4)
+    assert hasattr(found, "predictor") == (name.startswith("mocov3"))
+
+
 def assert_same(network: nn.Module, body: dict[str, Tensor]) -> None:
     own = network.state_dict()
     assert own.keys() == body.keys()

@@ -134,7 +134,8 @@ def split_keys(tensors: Tensors, layout: Layout) -> tuple[Tensors, Tensors, str]
             found = re.match(pattern, key) if pattern else None
             if found:
                 rest = key[found.end() :]
-                (head if part else backbone)[part + rest if part else _renamed(rest, layout)] = value
+                names = layout.head_renamed if part else layout.renamed
+                (head if part else backbone)[part + _renamed(rest, names)] = value
                 break
         else:
             surplus.append(key)
@@ -147,8 +148,8 @@ def split_keys(tensors: Tensors, layout: Layout) -> tuple[Tensors, Tensors, str]
     )
 
 
-def _renamed(key: str, layout: Layout) -> str:
-    for pattern, replacement in layout.renamed:
+def _renamed(key: str, names: tuple[tuple[str, str], ...]) -> str:
+    for pattern, replacement in names:
         key, changed = re.subn(pattern, replacement, key)
         if changed:
             return key
@@ -175,11 +176,9 @@ def _check_head(layout: Layout, method: str, head: Tensors, where: str) -> None:
     """Raises ZooError if the head is another method's."""
     if not any(key.startswith("projector.") for key in head):
         return
-    wanted = layout.heads.get(method)
-    if wanted and not any(re.match(rf"projector\.{wanted}", key) for key in head):
-        fits = [
-            other for other, key in layout.heads.items() if any(re.match(rf"projector\.{key}", name) for name in head)
-        ]
+    last = max((int(found[1]) for key in head if (found := re.match(r"projector\.(\d+)\.", key))), default=-1)
+    if last not in layout.heads.get(method, (last,)):
+        fits = [other for other, places in layout.heads.items() if last in places]
         raise ZooError(
             f"{where} does not hold the projector of {method} but {some(head)}. Is it {' or '.join(fits) or 'another'}?"
         )

@@ -34,7 +34,8 @@ class Layout:
     left_behind: str = ""  # key encoder, queue, classifier
     renamed: tuple[tuple[str, str], ...] = ()  # keys below the backbone, from this layout's to timm's
     methods: str = r"\w+"  # the methods of our names that this code trains
-    heads: Mapping[str, str] = field(default_factory=dict)  # by method, a key that its projector has here
+    head_renamed: tuple[tuple[str, str], ...] = ()  # keys of the heads, to the places of an nn.Sequential
+    heads: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by method, its projector's last place
     stem_padding: int = 1  # pixels, of a 3x3 stem
     statistics: Mapping[str, Statistics] = field(default_factory=dict)  # by data set, "" is any other; else its row's
     other_attention: str = ""  # names of models whose transformer has another number of attention heads here
@@ -56,6 +57,11 @@ _MM_VIT = (  # mmpretrain/models/backbones/vision_transformer.py
     (r"^layers\.(\d+)\.ffn\.layers\.1\.", r"blocks.\1.mlp.fc2."),
     (r"^ln1\.", "norm."),
 )
+_MM_NECK = (  # mmpretrain/models/necks: fc0, bn0, ReLU, fc1, bn1, ...; MoCo v2's is an nn.Sequential `mlp`
+    (r"^mlp\.", ""),
+    *((rf"^fc{layer}\.", f"{3 * layer}.") for layer in range(4)),
+    *((rf"^bn{layer}\.", f"{3 * layer + 1}.") for layer in range(4)),
+)
 _SEQUENTIAL = (  # nn.Sequential(*resnet.children()): the stem and the four stages by their places
     (r"^0\.", "conv1."),
     (r"^1\.", "bn1."),
@@ -72,7 +78,8 @@ LAYOUTS = (
         projector=r"encoder_q\.fc\.",
         left_behind=r"encoder_k\.|queue(_ptr)?$",
         methods="mocov1|mocov2",
-        heads={"mocov1": "weight$", "mocov2": r"0\.weight$"},
+        head_renamed=((r"^(weight|bias)$", r"0.\1"),),  # v1's is one linear map
+        heads={"mocov1": (0,), "mocov2": (2,)},
     ),
     Layout(
         name="mocov3",
@@ -112,7 +119,8 @@ LAYOUTS = (
         predictor=r"head\.predictor\.",
         left_behind=r"momentum_encoder\.|encoder_k\.|queue(_ptr)?$|data_preprocessor\.|head\.(?!predictor\.)|target_net\.",
         renamed=_MM_VIT,
-        heads={"mocov2": r"mlp\.0\.", "mocov3": r"fc0\.", "simclr": r"fc0\."},
+        head_renamed=_MM_NECK,
+        heads={"mocov2": (2,), "mocov3": (4, 7), "simclr": (3, 4)},
         statistics={"": _IMAGENET},
         other_attention=r".*-vitt4-|(?!mocov3)\w+-vits16-",  # 12 heads for MoCo v3 alone
     ),
@@ -124,6 +132,7 @@ LAYOUTS = (
         backbone=r"backbone\.",
         projector=r"projection_head\.",
         predictor=r"prediction_head\.",
+        head_renamed=((r"^layers\.", ""),),
         left_behind=r"(query|student)_|online_classifier\.|criterion\.",
         statistics={"": _IMAGENET},
     ),
@@ -134,6 +143,7 @@ LAYOUTS = (
         backbone=r"backbone\.",
         projector=r"projection_head\.",
         predictor=r"prediction_head\.",
+        head_renamed=((r"^layers\.", ""),),
         left_behind=r"(backbone|projection_head)_momentum\.|online_classifier\.|criterion\.",
         renamed=_SEQUENTIAL,
         statistics={"": _IMAGENET},
