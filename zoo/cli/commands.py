@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 import zoo
+from zoo.cli.compare import compare
 from zoo.cli.data import data
 from zoo.cli.doctor import doctor
 from zoo.cli.embed import embed
@@ -132,6 +133,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "verify": verify_model,
     "publish": publish_model,
     "convert": convert_checkpoint,
+    "compare": compare,
     "doctor": doctor,
 }
 

@@ -1,6 +1,7 @@
 """`zoo list` and `zoo info`: the standard library alone, since people wait for them."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -80,10 +81,30 @@ def _published(card: Card, others: Sequence[str]) -> str:
     return f"{len(others)} variants" if others else "recipe only"
 
 
-def info(model: str, /) -> None:
+def info(model: str, /, cite: bool = False) -> None:
     """The card of a model, as JSON.
 
     Args:
         model: A name of the zoo, or a run folder.
+        cite: Print the BibTeX entry of the method's paper instead.
     """
-    print(json.dumps(asdict(zoo.info(model)), indent=1))
+    card = zoo.info(model)
+    print(bibtex(card.paper) if cite else json.dumps(asdict(card), indent=1))
+
+
+def bibtex(paper: str) -> str:
+    """The BibTeX entry of a citation such as `He et al. Some Title. CVPR 2020`; others become one of type misc."""
+    found = re.fullmatch(r"(\w+) et al\. (.+)\. (.+?),? (\d{4})", paper)
+    if found is None:
+        return f"@misc{{contrastive-zoo-method,\n  title = {{{{{paper}}}}}\n}}"
+    author, title, venue, year = found.groups()
+    word = re.sub(r"[^a-z]", "", title.split()[0].lower())
+    preprint = venue.startswith("arXiv")
+    kind, place = ("misc", "howpublished") if preprint else ("inproceedings", "booktitle")
+    entries = [
+        f"author = {{{author} and others}}",
+        f"title = {{{{{title}}}}}",
+        f"{place} = {{{venue}}}",
+        f"year = {{{year}}}",
+    ]
+    return f"@{kind}{{{author.lower()}{year}{word},\n  " + ",\n  ".join(entries) + "\n}"
