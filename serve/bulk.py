@@ -58,6 +58,7 @@ def bulk(
         raise ZooError(f"-o {output} lies in the input, so its parts would be input, too. Take a folder outside")
     shards = shards_of(source)
     write_plan(output, session, source, shards)
+    remove_unfinished(output)
     todo = [shard for shard in shards if not part(output, shard.number).is_file()]
     print(f"{len(shards)} shards, {len(shards) - len(todo)} done already")
     if todo:
@@ -65,6 +66,13 @@ def bulk(
     rows = sum(rows_of(part(output, shard.number)) for shard in shards)
     bad = sum(bad_file(output, shard.number).read_bytes().count(b"\n") for shard in shards)
     print(f"{output}: {rows} embeddings of {session.dim} numbers, {bad} images left out, see {output}/bad-*.jsonl")
+
+
+def remove_unfinished(output: Path) -> None:
+    """Delete what killed runs had half written."""
+    for pattern in (".part-*", ".bad-*", ".plan.json.*"):
+        for path in output.glob(pattern):
+            path.unlink()
 
 
 def part(output: Path, number: int) -> Path:

@@ -77,7 +77,7 @@ class Client:
             raise ZooError(f"embed takes a list of pictures; got one {type(pictures).__name__}. Write embed([picture])")
         query = {"normalize": str(normalize).lower()} | ({"model": model} if model else {})
         query |= {"dimensions": str(dimensions)} if dimensions is not None else {}
-        rows = [self._embed(files, query, start) for start, files in _portions(pictures)]
+        rows = [self._embed(files, query, start, pictures) for start, files in _portions(pictures)]
         if not rows:
             raise ZooError("no picture to embed; give at least one")
         return np.concatenate(rows)
@@ -93,14 +93,16 @@ class Client:
         found = _field(self._ask("POST", "/v1/search", json=body), "neighbours")
         return [Neighbour(row["path"], row["similarity"]) for row in found]
 
-    def _embed(self, files: list[bytes], query: dict[str, str], start: int) -> np.ndarray:
-        """(n, D) of one request's files. start: the place of the first of them among all."""
+    def _embed(self, files: list[bytes], query: dict[str, str], start: int, pictures: Sequence[Picture]) -> np.ndarray:
+        """(n, D) of one request's files. start: the place of the first of them among all pictures."""
         parts = [("images", (str(place), content)) for place, content in enumerate(files)]
         headers = {"accept": "application/x-npy"}
         try:
             answer = self._ask("POST", "/v1/embed", params=query, files=parts, headers=headers)
         except ServerRefused as refusal:
-            refusal.index = None if refusal.index is None else refusal.index + start
+            if refusal.index is not None:
+                refusal.index += start
+                refusal.args = (f"{_name(pictures[refusal.index], refusal.index)}: {refusal}",)
             raise
         try:
             return np.load(io.BytesIO(answer.content), allow_pickle=False)
@@ -171,6 +173,11 @@ def _error(answer: httpx.Response) -> dict[str, Any]:
         return answer.json()["error"] | {}
     except (ValueError, KeyError, TypeError):
         return {"message": answer.text[:200]}
+
+
+def _name(picture: Picture, place: int) -> str:
+    """What a picture is called in a message."""
+    return f"picture {place}" if isinstance(picture, bytes) else str(picture)
 
 
 def _content(picture: Picture) -> bytes:

@@ -18,7 +18,7 @@ from serve_model import gap, png
 
 import serve.bulk
 import serve.inputs
-from serve.bulk import EmbedShard, bad_file, bulk, part, rows_of, write_plan
+from serve.bulk import EmbedShard, bad_file, bulk, part, remove_unfinished, rows_of, write_plan
 from serve.inputs import images_of, shards_of
 from serve.limits import MAX_IMAGE
 from serve.session import Session
@@ -210,6 +210,14 @@ def test_parts_are_not_written_into_the_input(exported: Path, source: Path) -> N
         with pytest.raises(ZooError, match=f"-o {out} lies in the input"):
             bulk(str(exported), at, output=out)
     assert not (source / "plan.json").exists()
+
+
+def test_what_killed_runs_left_half_written_is_deleted_and_nothing_else(tmp_path: Path) -> None:
+    whole = ["part-00000.parquet", "bad-00000.jsonl", "plan.json"]
+    for name in [*whole, ".part-00001.parquet.x7f", ".bad-00001.jsonl.abc", ".plan.json.q"]:
+        (tmp_path / name).write_bytes(b"1")
+    remove_unfinished(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(whole)
 
 
 def test_a_part_that_was_damaged_is_named(tmp_path: Path) -> None:

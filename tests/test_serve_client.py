@@ -48,8 +48,11 @@ def test_the_client_gets_any_number_of_embeddings_in_their_order(
         units = torch_encoder.embed(contents[:3], normalize=True)
         assert np.abs(client.similarity(contents[0], contents[1:3]) - units[1:] @ units[0]).max() < TOLERANCE
         pictures[17] = b"no picture"
-        with pytest.raises(ServerRefused, match="415") as caught:
+        with pytest.raises(ServerRefused, match=r"^picture 17: 415") as caught:
             client.embed(pictures)
+        (tmp_path / "bad.png").write_bytes(b"no picture")
+        with pytest.raises(ServerRefused, match=r"^.*/bad\.png: 415 .*image 2"):
+            client.embed([*contents[:10], tmp_path / "bad.png"])
         assert (caught.value.index, caught.value.code) == (17, "unsupported_media_type")
 
 
