@@ -19,5 +19,5 @@ MAX_NEIGHBOURS = 100  # answers to one image of a search
 MAX_WAIT = 2.0  # seconds that a request may be expected to wait for others; beyond it, it is refused at once
 DECODERS = 2  # threads that decode small images
 LARGE_IMAGE = 1_000_000  # pixels; larger images have threads of their own, so that small ones pass them
-LARGE_DECODERS = 1  # threads that decode large images; each holds up to 400 bytes of memory for 100 pixels
+LARGE_DECODERS = 1  # threads that decode large images; 25 megapixels with alpha take 316 MiB while they are decoded
 TIMEOUT = 30.0  # seconds from the end of a request's headers to its answer
