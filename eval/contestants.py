@@ -93,7 +93,7 @@ def baselines(contestant: Contestant, *, device: str | torch.device = "cpu") -> 
     if contestant.folder is None:
         return []
     card = read_card(contestant.folder)
-    if card.foreign:
+    if card.is_plain_timm:
         return []
     torch.manual_seed(SEED)
     untrained = new_encoder(card.name).to(device).eval()

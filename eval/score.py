@@ -125,7 +125,7 @@ def own_data(models: Sequence[Model]) -> dict[str, Path | None]:
         name = name_of(model) if callable(model) else str(model)
         known = not callable(model) and is_of_the_zoo(name) and not name.startswith("timm/")
         card = read_card(locate(name)) if known else None
-        if card is None or card.foreign:
+        if card is None or card.is_plain_timm:
             raise BadData(f"{name}: no data set of its own; say which with --data NAME=PATH")
         found[card.dataset] = None
     return found

@@ -67,7 +67,7 @@ def export(
     path = out or onnx_file(locate(model))
     encoder = load_encoder(model)
     assert encoder.card is not None
-    if encoder.card.foreign and (quantize or data):
+    if encoder.card.is_plain_timm and (quantize or data):
         raise ZooError(f"{encoder.card.name} has no data set of the zoo to compare on: leave out --data and --quantize")
     graph = _graph(encoder)
     with new_file(path) as aside:
@@ -162,7 +162,7 @@ def _pictures(encoder: Encoder, n: int, data: Path | None) -> np.ndarray:
     """(n, S, S, 3) uint8: images of the model's data set if it is at hand, else smooth random ones."""
     assert encoder.card is not None
     size = encoder.image_size
-    if not encoder.card.foreign and (data is not None or dataset_row(encoder.card.dataset).hub == DIGITS):
+    if not encoder.card.is_plain_timm and (data is not None or dataset_row(encoder.card.dataset).hub == DIGITS):
         return open_images(encoder.card.dataset, "test", data).sample(n).pixels()[:]
     coarse = np.random.default_rng(0).integers(0, 256, (n, 5, 5, 3), np.uint8)
     return np.stack(

@@ -40,7 +40,7 @@ def make_onnx(folder: Path) -> Path:
     path, card = onnx_file(folder), read_card(folder)
     if path.is_file():
         return path
-    if card.foreign or card.network or not card.backbone_row.architecture.startswith(("resnet", "resnext")):
+    if card.is_plain_timm or card.network or not card.backbone_row.architecture.startswith(("resnet", "resnext")):
         raise NoWeights(f"{path} is not there. Export it: zoo export {folder}")
     if not (folder / GOLDEN).is_file():
         raise NoWeights(

@@ -17,7 +17,7 @@ from zoo.cli.main import main
 from zoo.errors import ZooError
 from zoo.hub.convert import convert as convert_file
 from zoo.model.encoder import Encoder, build_backbone
-from zoo.release.key_formats import export, foreign_keys
+from zoo.release.key_formats import export, exported_keys
 
 
 def imagenet_run(folder: Path) -> Encoder:
@@ -50,7 +50,7 @@ def test_resnet50_has_exactly_torchvisions_keys_and_shapes():
     encoder = Encoder(build_backbone("r50", image_size=224), mean=[0] * 3, std=[1] * 3, image_size=224)
     network = torchvision.models.resnet50()
     network.fc = nn.Identity()
-    network.load_state_dict(foreign_keys(encoder, "torchvision"), strict=True)
+    network.load_state_dict(exported_keys(encoder, "torchvision"), strict=True)
 
 
 def test_the_detectron2_file_is_the_pickle_of_mocos_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

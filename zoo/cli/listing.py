@@ -10,7 +10,7 @@ from zoo.errors import CorruptFile, UnknownName, ZooError
 from zoo.hub import store
 from zoo.hub.author_files import AUTHOR_FILES, SIZES
 from zoo.hub.catalog import author_card, catalog, variants
-from zoo.hub.store import named_card, own_folder
+from zoo.hub.store import folder_of_name, named_card
 from zoo.model.card import Card
 from zoo.names import parse_name
 
@@ -54,7 +54,7 @@ def list_models(pattern: str = "*", /, method: str = "*", backbone: str = "*", d
 
 def _row(name: str, known: dict[str, Card]) -> tuple[str, ...]:
     """The cells of a model: where its weights are, and the published and the own results apart."""
-    folder = own_folder(name)
+    folder = folder_of_name(name)
     if folder is not None:
         card = named_card(folder)
         assert card.weights is not None

@@ -1,1 +1,1 @@
-"""Where weights come from: the package, the local store, the Hugging Face Hub, checkpoints of others."""
+"""Where weights come from: the package, the local store, the Hugging Face Hub, files that authors publish."""

@@ -26,7 +26,7 @@ def load_encoder(
     """
     folder = locate(model, exact=exact, extras=(HEAD,) if head else ())
     card = read_card(folder)
-    if card.foreign:
+    if card.is_plain_timm:
         from zoo.hub.plain_timm import timm_encoder
 
         encoder = timm_encoder(folder, card)

@@ -1,6 +1,6 @@
 """A published folder: which files it has, and how it becomes a model folder of this machine again.
 
-On the Hub a model lies in the form of plain timm (`zoo.model.timm_form`); here it lies as training wrote it.
+On the Hub a model has the form of plain timm (`zoo.model.timm_form`); here it has the form that training writes.
 """
 
 import json
@@ -67,7 +67,7 @@ def read_release(folder: Path) -> tuple[Card, Tensors]:
         raise CorruptFile(f"{folder / WEIGHTS}: not safetensors ({error}). Fetch it again") from error
 
 
-def foreign_card(config: dict[str, Any], published: Published) -> Card:
+def timm_card(config: dict[str, Any], published: Published) -> Card:
     """The card of a repository in timm's own form: its name is the repository's, its preprocessing pretrained_cfg's.
 
     Raises ZooError for a preprocessing that this package does not do, CorruptFile.
@@ -106,7 +106,7 @@ def refuse_config(release: Path, published: Published) -> None:
     """Raise what `unpack` would raise for the config alone, before anything large is downloaded."""
     config = read_config(release)
     if "zoo" not in config:
-        foreign_card(config, published)
+        timm_card(config, published)
 
 
 def unpack(release: Path, target: Path, published: Published) -> None:
@@ -117,7 +117,7 @@ def unpack(release: Path, target: Path, published: Published) -> None:
     """
     config = read_config(release)
     if "zoo" not in config:
-        card = foreign_card(config, published)
+        card = timm_card(config, published)
         for name in (CONFIG, WEIGHTS):
             shutil.copyfile(release / name, target / name)
         card = replace(card, weights=fingerprint(target / WEIGHTS))

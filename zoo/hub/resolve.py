@@ -16,7 +16,7 @@ from zoo.hub.author_files import AUTHOR_FILES
 from zoo.hub.catalog import author_card, catalog, names, variants
 from zoo.hub.licences import VARIABLE, check_licence
 from zoo.hub.spelling import hint
-from zoo.hub.store import CARD, candidates, fetched_folder, named_card, own_folder, read_card
+from zoo.hub.store import CARD, candidates, fetched_folder, folder_of_name, named_card, read_card
 from zoo.hub.versions import VERSIONS
 from zoo.model.card import REPO, Card
 from zoo.names import parse_name
@@ -109,7 +109,7 @@ def find(model: str | Path, *, exact: bool = False) -> Path | Card:
         return fetch_address(text)
     if "@" in text and os.sep not in text:
         return _find_version(*text.split("@", 1))
-    folder = own_folder(text)
+    folder = folder_of_name(text)
     if folder is not None:
         named_card(folder)
         return folder

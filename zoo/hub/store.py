@@ -1,6 +1,6 @@
-"""Where models lie, by name.
+"""Model folders on this machine: where they are, their cards, their verified weights.
 
-A model is a folder with `card.json` and the weights file that the card names: a run folder, `zoo/weights/NAME` inside
+A model is a folder with `card.json` and the weights file that the card names: a run folder, `zoo/weights/NAME` in
 the package, `$ZOO_HOME/models/NAME` (kept), or `$ZOO_HOME/hub/ORG/NAME/REVISION` (fetched).
 """
 
@@ -34,7 +34,7 @@ def candidates(name: str) -> list[Path]:
     return [folder for folder in folders if (folder / CARD).is_file()]
 
 
-def own_folder(name: str) -> Path | None:
+def folder_of_name(name: str) -> Path | None:
     """The folder that a name loads from: the kept model before the bundled one, since somebody chose to keep it."""
     return next(iter(candidates(name)), None)
 
@@ -48,12 +48,12 @@ def named_card(folder: Path) -> Card:
 
 
 def fetched_folder(repo: str, revision: str) -> Path:
-    """Where a commit of a repository on the Hub lies once it is fetched."""
+    """Where a commit of a repository on the Hub is once it is fetched."""
     return zoo_home() / "hub" / repo / revision
 
 
 def onnx_file(folder: Path) -> Path:
-    """Where the ONNX file of a model lies: beside the weights; of a model inside the package in `$ZOO_HOME/onnx`."""
+    """Where a model's ONNX file is: beside the weights, or in `$ZOO_HOME/onnx` for a bundled model."""
     return zoo_home() / "onnx" / folder.name / ONNX if folder.parent == BUNDLED else folder / ONNX
 
 
@@ -71,10 +71,10 @@ def read_card(folder: Path) -> Card:
     return parse_card(text, where=path)
 
 
-def read_own_card(folder: Path) -> Card:
+def read_zoo_card(folder: Path) -> Card:
     """The card in `folder`. Raises what `read_card` does; ZooError if the model is a repository of plain timm."""
     card = read_card(folder)
-    if card.foreign:
+    if card.is_plain_timm:
         raise ZooError(
             f"{card.name} is no name of this zoo; once fetched it is kept as it is: zoo.load('hf://{card.name}')"
         )
@@ -110,7 +110,7 @@ def keep(folder: Path, *, force: bool = False) -> Path:
     Raises NoWeights, CorruptFile (also when the run saves while it is copied), ZooError if the name is kept already, or
     is a repository of plain timm.
     """
-    card = read_own_card(folder)
+    card = read_zoo_card(folder)
     weights = checked_weights(folder, card)
     target = kept_folder(card.name)
     if target.exists() and not force:

@@ -76,7 +76,7 @@ class Card:
         return split_name(self.name).dataset
 
     @property
-    def foreign(self) -> bool:
+    def is_plain_timm(self) -> bool:
         """Whether it is a repository in plain timm's form: of no recipe, backbone's row or data set of this zoo."""
         return "/" in self.name
 

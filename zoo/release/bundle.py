@@ -17,7 +17,7 @@ from zoo.files import new_folder, write_bytes
 from zoo.hub import store
 from zoo.hub.load import load_encoder
 from zoo.hub.published import fingerprint
-from zoo.hub.store import CARD, GOLDEN, WEIGHTS, checked_weights, kept_folder, read_own_card
+from zoo.hub.store import CARD, GOLDEN, WEIGHTS, checked_weights, kept_folder, read_zoo_card
 from zoo.model.card import Card
 from zoo.model.tensors import write_tensors
 from zoo.model.timm_form import Tensors
@@ -31,7 +31,7 @@ def keep_inside(run: Path, *, force: bool = False) -> tuple[Path, float]:
 
     Raises NoWeights, CorruptFile; ZooError if the name is there already, or rounding moves an embedding by over 1 %.
     """
-    card = read_own_card(run)
+    card = read_zoo_card(run)
     tensors = rounded(load_file(checked_weights(run, card)))
     target = store.BUNDLED / card.name
     kept = kept_folder(card.name)

@@ -29,7 +29,7 @@ def export(encoder: Encoder, file: Path, *, to: Target) -> None:
     MODEL.RESNETS.STRIDE_IN_1X1 False, NORM "BN" or "SyncBN", INPUT.FORMAT "RGB", PIXEL_MEAN and PIXEL_STD 255 times the
     encoder's. Raises UnknownName; ZooError for a network that is no ResNet with an ImageNet stem.
     """
-    tensors = foreign_keys(encoder, to)
+    tensors = exported_keys(encoder, to)
     with new_file(file) as aside:
         if to == "torchvision":
             with disk_errors():
@@ -40,7 +40,7 @@ def export(encoder: Encoder, file: Path, *, to: Target) -> None:
             aside.write_bytes(pickle.dumps(content))
 
 
-def foreign_keys(encoder: Encoder, to: Target) -> dict[str, Tensor]:
+def exported_keys(encoder: Encoder, to: Target) -> dict[str, Tensor]:
     """The backbone's tensors under the keys of `to`, without a classifier. Raises UnknownName, ZooError."""
     if to not in get_args(Target):
         raise unknown("target", to, get_args(Target))

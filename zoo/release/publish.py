@@ -20,7 +20,7 @@ from zoo.files import new_folder, write_bytes, zoo_home
 from zoo.hub import store
 from zoo.hub.load import load_encoder
 from zoo.hub.published import card_files, fingerprints, read_release, read_release_card
-from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, onnx_file, read_own_card
+from zoo.hub.store import CARD, GOLDEN, HEAD, WEIGHTS, checked_weights, onnx_file, read_zoo_card
 from zoo.hub.upload import Upload, check_model_card, upload
 from zoo.model.card import REPO, Card, Published, Weights
 from zoo.model.tensors import write_tensors
@@ -48,7 +48,7 @@ def build_release(run: Path, repo: str) -> Path:
     """
     if not re.fullmatch(REPO, repo):
         raise UnknownName(f"{repo!r} is no repository; allowed: ORG/NAME, such as someone/simco-r18-cifar100")
-    card = read_own_card(run)
+    card = read_zoo_card(run)
     if "converted_from" in card.training and not card.licence:
         raise ZooError(
             f"{run} was converted from somebody else's checkpoint, under a licence that its card does not know"
