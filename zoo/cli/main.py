@@ -1,11 +1,10 @@
 """The `zoo` command: models by their names.
 
-zoo train RECIPE           train an encoder        zoo score MODEL     measure it       zoo seeds, zoo detect
-zoo export MODEL           to ONNX                 zoo serve MODEL     over HTTP        zoo index, zoo bulk
-zoo doctor                 what is installed, and what hides what
-zoo demo                   all of it on digits     zoo reproduce NAME  a checkpoint of the package again
+More commands, each with its own --help: zoo train (a recipe), zoo score, seeds and detect (measure), zoo export (to
+ONNX), zoo serve (over HTTP), zoo index and bulk (many images), zoo demo (all of it on digits), zoo reproduce (a
+checkpoint of the package again).
 
-These have their own --help. For several processes: accelerate launch -m zoo.cli train RECIPE.
+For several processes: accelerate launch -m zoo.cli train RECIPE.
 """
 
 import sys
