@@ -13,3 +13,7 @@ index      `zoo index`: the embeddings of a folder; search: the nearest of them
 bulk       the embeddings of very many images, with Ray Data; inputs: where they come from
 client     a typed client, for programs in Python
 """
+
+from zoo.libraries import configure_libraries
+
+configure_libraries()
