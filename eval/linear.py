@@ -16,7 +16,7 @@ from scipy.special import softmax
 
 from eval.average_precision import mean_average_precision
 from eval.features import Features
-from eval.logistic import Line, fit_line, second_moment
+from eval.logistic import LinearClassifier, fit_classifier, second_moment
 from eval.metrics import accuracy, calibration_error
 from eval.notes import selection_notes
 from eval.task import Outcome, Task
@@ -170,18 +170,18 @@ def regression_path(
     *,
     classes: int,
     smallest: float,
-    start: Line | None = None,
-) -> list[Line]:
+    start: LinearClassifier | None = None,
+) -> list[LinearClassifier]:
     """A fit for each penalty, each started from the one before it. x (n, D) with mean 0, y (n,) or (n, C).
 
     start: of the first, if it is of the same columns; else zeros.
     """
     if start is None or start.weight.shape[1] != x.shape[1]:  # in axes of its own, as `_spanned` gives
-        start = Line(x.new_zeros(classes, x.shape[1]), x.new_zeros(classes))
+        start = LinearClassifier(x.new_zeros(classes, x.shape[1]), x.new_zeros(classes))
     moment, lines = second_moment(x), [start]
     for penalty in penalties:
         enough = smallest / max(1.0, penalty)  # a strong penalty leaves logits of about 1 / penalty
-        lines.append(fit_line(x, y, penalty, moment=moment, start=lines[-1], smallest=enough))
+        lines.append(fit_classifier(x, y, penalty, moment=moment, start=lines[-1], smallest=enough))
     return lines[1:]
 
 

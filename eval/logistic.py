@@ -24,7 +24,7 @@ ABNORMAL = 2  # scipy's status of a line search that failed
 NOISE = 1e-9  # relative change of the objective below which a step is rounding error
 
 
-class Line(NamedTuple):
+class LinearClassifier(NamedTuple):
     """A linear classifier of C classes and how it was reached."""
 
     weight: Tensor  # (C, D)
@@ -43,7 +43,9 @@ def second_moment(x: Tensor) -> Tensor:
     return (some.T @ some).double() / len(some)
 
 
-def fit_line(x: Tensor, y: Tensor, penalty: float, *, moment: Tensor, start: Line, smallest: float) -> Line:
+def fit_classifier(
+    x: Tensor, y: Tensor, penalty: float, *, moment: Tensor, start: LinearClassifier, smallest: float
+) -> LinearClassifier:
     """The minimum of mean cross-entropy + penalty / 2 * ||W||^2; the bias is free.
 
     x (n, D) with mean 0, y (n,) or (n, C); moment: `second_moment` of x. smallest: as in `descend`. On the way down p
@@ -58,8 +60,8 @@ def fit_line(x: Tensor, y: Tensor, penalty: float, *, moment: Tensor, start: Lin
 
 
 def descend(
-    x: Tensor, y: Tensor, penalty: float, share: float, *, moment: Tensor, start: Line, smallest: float
-) -> Line:
+    x: Tensor, y: Tensor, penalty: float, share: float, *, moment: Tensor, start: LinearClassifier, smallest: float
+) -> LinearClassifier:
     """Minimise in the coordinates of one s, `share`.
 
     The objective is divided by s, so the curvature of both V and bias is about 1, and a gradient is the distance to
@@ -69,9 +71,9 @@ def descend(
     factor = torch.linalg.cholesky(moment + penalty / share * one)
     back = torch.linalg.solve_triangular(factor.T, one, upper=True).to(x.dtype)
 
-    def line(flat: np.ndarray) -> Line:
+    def line(flat: np.ndarray) -> LinearClassifier:
         v = torch.from_numpy(flat).to(x.device, x.dtype).view(len(start.bias), -1)  # (C, D + 1)
-        return Line(v[:, :-1] @ back.T, v[:, -1])
+        return LinearClassifier(v[:, :-1] @ back.T, v[:, -1])
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         at = line(flat)
@@ -91,7 +93,7 @@ def arrived(found: OptimizeResult, smallest: float) -> bool:
     return bool(found.success) or bool(found.status == ABNORMAL and np.abs(found.jac).max() <= 2 * smallest)
 
 
-def cross_entropy(x: Tensor, y: Tensor, at: Line) -> tuple[float, Tensor, Tensor]:
+def cross_entropy(x: Tensor, y: Tensor, at: LinearClassifier) -> tuple[float, Tensor, Tensor]:
     """Mean cross-entropy in nats (one-vs-rest: summed over classes), its gradients by weight (C, D) and bias (C,)."""
     parts = _one_of_all if y.ndim == 1 else _each_alone
     loss, by_weight, by_bias = 0.0, torch.zeros_like(at.weight), torch.zeros_like(at.bias)
@@ -120,7 +122,7 @@ def _each_alone(logits: Tensor, y: Tensor) -> tuple[float, Tensor]:
     return nats, asked * (logits.sigmoid() - yes)
 
 
-def spread_of(x: Tensor, y: Tensor, at: Line) -> float:
+def spread_of(x: Tensor, y: Tensor, at: LinearClassifier) -> float:
     """The mean of p (1 - p) over classes and evenly spread rows of x; at least FLATTEST."""
     logits = F.linear(x[:: max(1, len(x) // ROWS)], at.weight, at.bias)
     p = logits.softmax(1) if y.ndim == 1 else logits.sigmoid()

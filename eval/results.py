@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from eval.own_card import writable
+from eval.card_results import writable
 from eval.result import Result
 from eval.tables import csv_text, markdown
 from zoo.errors import CorruptFile, ZooError

@@ -24,10 +24,10 @@ import sklearn  # noqa: F401  (eval.linear's)
 import torch
 import tyro
 
+from eval.card_results import add_results, is_ours
 from eval.command import at_least_one
 from eval.contestants import Contestant, baselines, is_of_the_zoo, open_contestant
 from eval.measure import measure
-from eval.own_card import add_results, is_ours
 from eval.own_encoders import name_of
 from eval.protocols import expand
 from eval.quick import PROTOCOLS as QUICK

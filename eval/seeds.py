@@ -18,8 +18,8 @@ from zoo.command_line import parse_and_call, run_command
 if __name__ == "__main__":
     run_command("eval.seeds", extra="eval")
 
+from eval.card_results import add_results, is_ours, writable
 from eval.notes import IN_ONE_RUN
-from eval.own_card import add_results, is_ours, writable
 from eval.result import Provenance, Result, Row
 from eval.tables import markdown, over_seeds
 from zoo.errors import BadData, ZooError

@@ -19,9 +19,9 @@ from PIL import Image
 
 import eval.cache
 from eval.cache import cached_features
+from eval.card_results import is_ours
 from eval.compare import compare_files
 from eval.features import RawPixels
-from eval.own_card import is_ours
 from eval.protocols import PROTOCOLS
 from eval.result import Result
 from eval.results import Results, read_predictions

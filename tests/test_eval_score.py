@@ -332,7 +332,7 @@ def test_results_and_a_training_that_saves_wait_for_each_other(encoder, card, ti
     """While the folder is locked, neither writes; afterwards the results of replaced weights are refused."""
     from threading import Thread
 
-    from eval.own_card import add_results
+    from eval.card_results import add_results
     from zoo.files import locked
     from zoo.model.encoder import save_encoder
 
