@@ -55,7 +55,7 @@ class BYOL(Method):
         return cosine_between(progress, start=self.key_momentum, end=1.0)
 
     def after_step(self, step: Step, progress: float) -> None:
-        self.target.follow(self.encoder, self.projector, momentum=self.key_momentum_at(progress))
+        self.target.follow(momentum=self.key_momentum_at(progress))
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(2.0, 0.0)
@@ -102,7 +102,7 @@ class DINO(Method):
         return Step(torch.stack(terms).mean(), (torch.cat([teacher1, teacher2]),), metrics)
 
     def after_step(self, step: Step, progress: float) -> None:
-        self.teacher.follow(self.encoder, self.projector, momentum=0.99)
+        self.teacher.follow(momentum=0.99)
         self.centre.lerp_(step.keys[0].mean(0), 0.1)
 
     def loss_range(self, batch_size: int) -> LossRange:

@@ -20,6 +20,7 @@ class MomentumEncoder(nn.Module):
         of batch normalization (see `train.batchnorm`)."""
         super().__init__()
         self.network = ema_copy(nn.Sequential(*online))
+        self._online = online  # a tuple, so that they are not registered once more
         self.shuffle = ShuffledKeys() if shuffle else None
 
     @torch.no_grad()
@@ -27,6 +28,10 @@ class MomentumEncoder(nn.Module):
         """(B, 3, S, S) -> keys (B, P), without gradient."""
         return self.network(view) if self.shuffle is None else self.shuffle(self.network, view)
 
-    def follow(self, *online: nn.Module, momentum: float) -> None:
+    def follow(self, *, momentum: float) -> None:
         """key <- m key + (1 - m) query: He et al. 2020 (MoCo), equation 2."""
-        ema_update(self.network, nn.Sequential(*online), momentum)
+        ema_update(self.network, nn.Sequential(*self._online), momentum)
+
+    def restart(self) -> None:
+        """Become a copy again, running statistics included, as after other weights were loaded."""
+        self.network.load_state_dict(nn.Sequential(*self._online).state_dict())

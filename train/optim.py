@@ -76,21 +76,41 @@ class LARS(Optimizer):
 
 
 def make_optimizer(
-    name: OptimizerName, module: nn.Module, *, lr: float, momentum: float, weight_decay: float
+    name: OptimizerName,
+    module: nn.Module,
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    backbone_rate: float = 1.0,
 ) -> Optimizer:
-    """The optimiser `name` over the trainable parameters of `module`.
+    """The optimizer `name` over the trainable parameters of `module`.
+
+    backbone_rate: factor of the learning rate for `module.encoder`; groups carry it as `rate`.
 
     sgd, adamw: weight decay on all of them, as MoCo v1 to v3 and the dual-temperature paper have it; momentum is
     adamw's first beta, its second is 0.999. lars and its variants: biases and norms excluded.
     """
     trainable = [p for p in module.parameters() if p.requires_grad]
     fused = all(p.is_cuda for p in trainable)
+    groups: list[dict[str, Any]] = [{"params": trainable}]
+    if name not in ("sgd", "adamw"):
+        groups = [{"params": _of(trainable, matrices=True)}, {"params": _of(trainable, matrices=False), "adapt": False}]
+    if backbone_rate != 1:
+        encoder = set(module.get_submodule("encoder").parameters())
+        groups = [part for group in groups for part in _split(group, encoder, backbone_rate)]
     if name == "sgd":
-        return SGD(trainable, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused)
+        return SGD(groups, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused)
     if name == "adamw":
-        return AdamW(trainable, lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay, fused=fused)
-    groups = [{"params": _of(trainable, matrices=True)}, {"params": _of(trainable, matrices=False), "adapt": False}]
+        return AdamW(groups, lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay, fused=fused)
     return LARS(groups, lr=lr, momentum=momentum, weight_decay=weight_decay, variant=LARS_VARIANTS[name])
+
+
+def _split(group: dict[str, Any], encoder: set[nn.Parameter], rate: float) -> list[dict[str, Any]]:
+    """The group's parameters of the encoder, at `rate` times the learning rate, and the others."""
+    inside = [p for p in group["params"] if p in encoder]
+    outside = [p for p in group["params"] if p not in encoder]
+    return [group | {"params": inside, "rate": rate}, group | {"params": outside, "rate": 1.0}]
 
 
 def _of(parameters: Iterable[nn.Parameter], *, matrices: bool) -> list[nn.Parameter]:

@@ -6,7 +6,10 @@ from pathlib import Path
 from train.run_log import PROJECT
 from zoo.errors import BadNumber
 
-LEAST = {"limit": 1, "knn_every": 0, "chunk": 0, "workers": 1, "threads": 1}
+LEAST = {
+    "limit": 1, "knn_every": 0, "keep_every": 0, "chunk": 0, "workers": 1, "threads": 1, "freeze_epochs": 0,
+    "backbone_rate": 0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,14 @@ class Options:
     """Train on that many images, drawn at random; the online probe's test split is cut to as many."""
     knn_every: int = 10
     """Epochs between measurements of k-NN accuracy on held-out train images; 0 for none."""
+    keep_every: int = 0
+    """Epochs between models that are kept in `epochs/` of the run folder, each of which zoo.load opens; 0 for none."""
+    start: str | None = None
+    """Weights to start from: a name of the zoo, a run folder, or an address on the Hub. By default random ones."""
+    freeze_epochs: int = 0
+    """Epochs for which the encoder's weights stay as they are, while the projector learns."""
+    backbone_rate: float = 1.0
+    """Learning rate of the encoder, as a share of the recipe's."""
     chunk: int = 0
     """Images of a process that go through the encoder at a time, for a batch that does not fit into memory. The
     gradient is the whole batch's, but batch normalization sees a chunk; 0 for all at once."""

@@ -20,19 +20,22 @@ import tensorboard  # noqa: F401  (train.run_log's)
 import tyro
 from accelerate import PartialState
 
+from train.config import arguments
 from train.options import Options
 from train.recipe import Recipe, find_recipe, recipes
-from train.run import Run
+from train.run import OnLog, Run
 from train.stopping import exit_on_user_error
 
 
-def pretrain(recipe: Recipe, **options: Any) -> Path:
+def pretrain(recipe: Recipe, *, on_log: OnLog | None = None, **options: Any) -> Path:
     """Train the encoder of `recipe`, or go on with its run.
 
-        pretrain(find_recipe("simco-r18-cifar100"), data="path/to/cifar100", out="runs/mine")
+        pretrain(find_recipe("simco-r18-cifar100"), data=Path("cifar100"), out=Path("runs/mine"), on_log=print)
 
     Args:
         recipe: The method and its hyperparameters; `dataclasses.replace` changes them.
+        on_log: Called on the main process with each line of the log, as it is written: step, loss in nats, learning
+            rate and, at the end of every `knn_every` epochs, k-NN accuracy in [0, 1].
         options: The fields of `train.options.Options`.
 
     Returns:
@@ -46,7 +49,7 @@ def pretrain(recipe: Recipe, **options: Any) -> Path:
             or weights are not finite.
         SystemExit: With code 143 after SIGTERM; all is saved.
     """
-    run = Run(recipe, Options(**options))
+    run = Run(recipe, Options(**options), on_log)
     with run.open():
         for batch in run.batches():  # aug(x), twice
             step = run.backward(batch)  # queries, keys, loss, gradients
@@ -62,17 +65,21 @@ def pretrain(recipe: Recipe, **options: Any) -> Path:
 def main() -> None:
     """Command line: the recipe's name, then its hyperparameters and the options as flags."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        print(f"usage: zoo train RECIPE [--help] [flags]\n\nrecipes: {', '.join(recipes())}")
+        print(f"usage: zoo train RECIPE [--config FILE] [--help] [flags]\n\nrecipes: {', '.join(recipes())}")
         sys.exit(0 if sys.argv[1:] else 2)
     with exit_on_user_error():
-        recipe = find_recipe(sys.argv[1])
+        name, *words = arguments(sys.argv[1:])
+        recipe = find_recipe(name)
         kind: Any = Annotated[type(recipe), tyro.conf.arg(name="")]
         flags: Any = Annotated[Options, tyro.conf.arg(name="")]
 
         def command_line(recipe: kind = recipe, options: flags = Options()) -> Path:  # noqa: B008
-            """Train an encoder, or go on with the run in its folder."""
+            """Train an encoder, or go on with the run in its folder.
+
+            --config FILE takes flags from a YAML file, as each run folder's run.yaml; those given beside it win.
+            """
             return pretrain(recipe, **vars(options))
 
-        folder = tyro.cli(command_line, prog=f"zoo train {recipe.name}", args=sys.argv[2:])
+        folder = tyro.cli(command_line, prog=f"zoo train {recipe.name}", args=words)
     if PartialState().is_main_process:
         print(f'{folder}: trained. Next: zoo.load("{folder}"), zoo score {folder}')

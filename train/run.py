@@ -1,7 +1,7 @@
 """A training run as one value: what is trained, on what, how far it is, and the folder that keeps it."""
 
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from train.batches import ImageBatch, batches, monitored_images, share_what_is_skipped, steps_in_epoch
 from train.batchnorm import least_unit
 from train.checkpoint import Progress
+from train.config import write_config
 from train.gather import from_main
 from train.gradcache import cached_backward
 from train.launch import new_accelerator, set_threads
@@ -25,6 +26,7 @@ from train.options import Options
 from train.probe import OnlineProbe, probe_beside
 from train.recipe import Recipe
 from train.run_folder import RunFolder, divergence_explained, only_run_in, resume, run_settings
+from train.start import start_from
 from train.stopping import EXIT_CODE, report_end, stop_requests
 from train.views import Views
 from train.watch import Watch
@@ -34,6 +36,7 @@ from zoo.images.opening import open_images
 from zoo.model.encoder import new_encoder
 from zoo.names import parse_name
 
+OnLog = Callable[[dict[str, float]], None]  # gets each line of the log, on the main process
 LOG_EVERY = 10  # steps between readings of the loss, each of which waits for the device
 
 
@@ -60,8 +63,8 @@ class Run:
         stopping: Whether SIGTERM, or the launcher's end, has asked the run to stop.
     """
 
-    def __init__(self, recipe: Recipe, options: Options) -> None:
-        self.recipe, self.options = recipe, options
+    def __init__(self, recipe: Recipe, options: Options, on_log: OnLog | None = None) -> None:
+        self.recipe, self.options, self._on_log = recipe, options, on_log
         self.folder = options.out or Path("runs", recipe.name)
         self.accelerator = new_accelerator()
         set_threads(options.threads, self.accelerator)
@@ -75,9 +78,12 @@ class Run:
         self.chunks = chunks_of(recipe.batch_size // self.world, options.chunk)
         self.done, self.stopping = 0, False
         self.method, self.probe, self._monitored = new_method(recipe, self.images, self.device, main=self.main)
+        self._start = (
+            start_from(self.method, options.start, name=recipe.name, main=self.main) if options.start else None
+        )
         self.optimizer: Optimizer = make_optimizer(
             recipe.optimizer, self.method, lr=recipe.peak_learning_rate, momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
+            weight_decay=recipe.weight_decay, backbone_rate=options.backbone_rate,
         )  # fmt: skip
         self.model: nn.Module = self.method
         image_size = self.method.encoder.image_size
@@ -90,7 +96,7 @@ class Run:
         """While the block runs, the run goes on from its last checkpoint in its folder, which nobody else writes to."""
         with ExitStack() as stack:
             stack.enter_context(only_run_in(self.folder, main=self.main))
-            settings = run_settings(self.recipe, self.images, self.accelerator, chunk=self.options.chunk)
+            settings = run_settings(self.recipe, self.images, self.accelerator, options=self.options, start=self._start)
             progress = resume(self.folder, self.method, self.optimizer, settings, main=self.main)
             self.done = progress.step
             self._keep(progress)
@@ -135,6 +141,9 @@ class Run:
             step = loss_of(self.method, self.model(batch.views), batch)
             backward(step.loss)
         norms = gradient_norms(self.method) if self.main else {}
+        if self.done < self.options.freeze_epochs * self.epochs.steps:
+            for parameter in self.method.encoder.parameters():
+                parameter.grad = None  # the optimizer passes over it
         return step._replace(metrics={**step.metrics, **norms})
 
     def check(self, step: Step, batch: Batch) -> None:
@@ -157,7 +166,11 @@ class Run:
             share_what_is_skipped(self.images)
             if self._watch:
                 epoch = self.done / self.epochs.steps
-                self._watch.log(self.done, epoch, loss=step.loss, learning_rate=self._learning_rate)
+                line = self._watch.log(self.done, epoch, loss=step.loss, learning_rate=self._learning_rate)
+                if self._on_log:
+                    self._on_log(line)
+        if self.main and self._keeps_model():
+            self._kept.keep_model(self.done)
         self.stopping = self._stop_asked()
         if self.main and (self.stopping or self._kept.is_due(self.done)):
             self._kept.save(self.done)
@@ -174,8 +187,11 @@ class Run:
         )  # fmt: skip
         if self.main and self.done == self.epochs.total:
             self._kept.write_lost_weights()
+            line = f"{self.folder} has all its {self.epochs.number} epochs; to train further, start a new run from it"
+            print(f"{line}: --start {self.folder} --out ANOTHER", file=sys.stderr)
         elif self.main:
             self._kept.rehearse()
+            write_config(self.folder, self.recipe, self.options)
 
     def _new_watch(self) -> Watch:
         assert self._monitored is not None
@@ -208,7 +224,12 @@ class Run:
     def _set_learning_rate(self) -> None:
         self._learning_rate = self.recipe.learning_rate_at(self.done / self.epochs.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = self._learning_rate
+            group["lr"] = self._learning_rate * group.get("rate", 1.0)
+
+    def _keeps_model(self) -> bool:
+        """Whether the model is kept after this update: at the end of each `keep_every` epochs."""
+        every = self.options.keep_every * self.epochs.steps
+        return every > 0 and self.done % every == 0
 
     def _logs(self, done: int) -> bool:
         """Whether the loss after `done` updates is logged: the first, each tenth, and each epoch's last."""

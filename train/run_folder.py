@@ -13,12 +13,15 @@ from typing import Any, final
 
 import torch.distributed as dist
 from accelerate import Accelerator
+from torch import Tensor
 from torch.optim import Optimizer
 
 from train.checkpoint import Progress, last_checkpoint, newest_readable, restore, save_checkpoint, set_aside
 from train.method import Method
 from train.monitor import NotFinite, check_state
+from train.options import Options
 from train.recipe import Recipe, differences, recipes
+from train.start import Start
 from zoo.energy import EnergyMeter
 from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.hub.store import checked_weights, read_card
@@ -31,6 +34,7 @@ REHEARSAL = ".rehearsal-"  # prefix of the folder that `RunFolder.rehearse` writ
 # Files that a kill left half-written, under names that nothing reads.
 LEFT_BEHIND = (
     ".card.json.*", ".*.safetensors.*", ".log.jsonl.*", ".skipped.txt.*", ".report.html.*", "checkpoints/.step-*",
+    ".run.yaml.*", "epochs/*/.*.safetensors.*", "epochs/*/.card.json.*",
     f"checkpoints/{REHEARSAL}*",
 )  # fmt: skip
 WRITTEN = ("card.json", "model.safetensors", "head.safetensors", "log.jsonl", "skipped.txt", "report.html")
@@ -61,11 +65,20 @@ def only_run_in(folder: Path, *, main: bool) -> Iterator[None]:
         yield
 
 
-def run_settings(recipe: Recipe, images: ImageSet, accelerator: Accelerator, *, chunk: int) -> dict[str, Any]:
-    """What must not change between two starts of a run; each process has batch statistics of its own."""
+def run_settings(
+    recipe: Recipe, images: ImageSet, accelerator: Accelerator, *, options: Options, start: Start | None
+) -> dict[str, Any]:
+    """What must not change when a run is resumed; each process has batch statistics of its own.
+
+    Options at their default are left out, as versions before them did.
+    """
+    chosen = {key: getattr(options, key) for key in ("freeze_epochs", "backbone_rate")}
+    extra = {key: value for key, value in chosen.items() if value != getattr(Options, key)}
+    if start:
+        extra["start"] = start._asdict()
     data = {"images": len(images), "data": images.digest}
-    process = {"precision": accelerator.mixed_precision, "chunk": chunk, "processes": accelerator.num_processes}
-    return recipe.hyperparameters() | data | {"recipe": recipe.name} | process
+    process = {"precision": accelerator.mixed_precision, "chunk": options.chunk, "processes": accelerator.num_processes}
+    return recipe.hyperparameters() | data | {"recipe": recipe.name} | process | extra
 
 
 def resume(folder: Path, method: Method, optimizer: Optimizer, settings: dict[str, Any], *, main: bool) -> Progress:
@@ -119,7 +132,7 @@ class RunFolder:
     def write_lost_weights(self) -> None:
         """Write the encoder of a run that has ended, if the folder no longer holds it."""
         if self._progress.step == self._total and not holds_weights_of(self._folder, self._total):
-            self._write_encoder(self._folder)
+            self._write_encoder(self._folder, self._progress)
 
     def rehearse(self) -> None:
         """Save the state into a temporary folder inside the run's and delete it: what would end a run at its first
@@ -137,10 +150,15 @@ class RunFolder:
         except OSError as error:
             raise ZooError(f"cannot keep a run in {self._folder}: {error}. Give another --out") from error
         try:
-            self._write_encoder(aside)
+            self._write_encoder(aside, self._progress)
             save_checkpoint(aside, self._method, self._optimizer, self._progress)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+
+    def keep_model(self, done: int) -> None:
+        """Write the encoder after an epoch into a folder of its own, `epochs/NNNN`, which `zoo.load` opens."""
+        epoch = done // self._steps_per_epoch
+        self._write_encoder(self._folder / "epochs" / f"{epoch:04d}", self._progress_at(done))
 
     def is_due(self, done: int) -> bool:
         """Whether to save after `done` updates: at the end, at an epoch's, each minute, if it is worth it."""
@@ -154,15 +172,21 @@ class RunFolder:
         Raises ZooError if it cannot be written, or is not finite.
         """
         check_state(self._method, done)
-        now, before = time.monotonic(), self._progress
-        seconds = before.seconds + now - self._saved
-        self._progress = replace(before, step=done, seconds=seconds, joules=self._energy.joules())
-        self._write_encoder(self._folder)
+        now = time.monotonic()
+        self._progress = self._progress_at(done)
+        self._write_encoder(self._folder, self._progress)
         save_checkpoint(self._folder / "checkpoints", self._method, self._optimizer, self._progress)
         self._saved, self._saving = now, time.monotonic() - now
 
-    def _write_encoder(self, folder: Path) -> None:
-        card = run_card(self._recipe, self._progress, self._steps_per_epoch, self._accelerator)
+    def _progress_at(self, done: int) -> Progress:
+        seconds = self._progress.seconds + time.monotonic() - self._saved
+        return replace(self._progress, step=done, seconds=seconds, joules=self._energy.joules())
+
+    def _write_encoder(self, folder: Path, progress: Progress) -> None:
+        card = run_card(self._recipe, progress, self._steps_per_epoch, self._accelerator)
+        if "start" in progress.settings:  # the normalization came along
+            encoder = self._method.encoder
+            card = replace(card, mean=_shortest(encoder.mean), std=_shortest(encoder.std))
         save_head(self._method, folder, save_encoder(self._method.encoder, folder, card))
 
 
@@ -213,6 +237,12 @@ def holds_weights_of(folder: Path, step: int) -> bool:
     return card.training.get("steps") == step
 
 
+def _shortest(values: Tensor) -> tuple[float, float, float]:
+    """Three float32 numbers as the shortest decimals that are them."""
+    red, green, blue = (float(str(value)) for value in values.flatten().cpu().numpy())
+    return red, green, blue
+
+
 def run_card(recipe: Recipe, progress: Progress, steps_per_epoch: int, accelerator: Accelerator) -> Card:
     """The recipe's card with the record of this run. A changed or renamed recipe has no published result."""
     published = recipes().get(recipe.name)
@@ -235,6 +265,10 @@ def run_card(recipe: Recipe, progress: Progress, steps_per_epoch: int, accelerat
     }
     if progress.joules is not None:
         training["energy_kwh"] = round(progress.joules / 3.6e6, 6)
+    for key in ("start", "freeze_epochs", "backbone_rate"):
+        if key in progress.settings:
+            training[key] = progress.settings[key]
+            changed = [*changed, f"{key} {progress.settings[key]}"]
     card = recipe.card()
     expects = f"none published with {'; '.join(changed)}" if changed else card.expects
     return replace(card, expects=expects, training=training)

@@ -81,8 +81,8 @@ class Watch:
         self._metrics.add(outcome.metrics)
         self._bar.update()
 
-    def log(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float) -> None:
-        """Log the numbers after `done` updates; at the end of an epoch those of the features, too."""
+    def log(self, done: int, epoch: float, *, loss: Tensor, learning_rate: float) -> dict[str, float]:
+        """Log the numbers after `done` updates; at the end of an epoch those of the features, too. Returns the line."""
         numbers = {"loss": loss.item(), "learning_rate": learning_rate, "epoch": epoch} | self._metrics.take()
         momentum = self._method.key_momentum_at(done / self._total)
         numbers |= {} if momentum is None else {"key_momentum": momentum}
@@ -96,6 +96,7 @@ class Watch:
                 numbers |= self._on_test()
         self._report_skipped()
         self._log.write(done, **numbers)
+        return {"step": done, **numbers}
 
     def report(self) -> None:
         """Write `report.html`, if training went on in this process or there is none."""

@@ -92,7 +92,7 @@ class SimMoCo(Method):
         return self.key_momentum
 
     def after_step(self, step: Step, progress: float) -> None:
-        self.key_encoder.follow(self.encoder, self.projector, momentum=self.key_momentum)
+        self.key_encoder.follow(momentum=self.key_momentum)
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.dual_temperature_range(batch_size, **self.temperatures))

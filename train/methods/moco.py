@@ -69,7 +69,7 @@ class MoCo(Method):
         return cosine_between(progress, start=start, end=end)
 
     def after_step(self, step: Step, progress: float) -> None:
-        self.key_encoder.follow(self.encoder, self.projector, momentum=self.key_momentum_at(progress))
+        self.key_encoder.follow(momentum=self.key_momentum_at(progress))
         for queue, keys in zip(self.queues, step.keys, strict=True):
             queue.enqueue(keys)  # type: ignore[operator]  # nn.ModuleList does not know its items' type
 

@@ -60,7 +60,7 @@ class MoCoV3(Method):
         return cosine_between(progress, start=self.key_momentum, end=1.0)
 
     def after_step(self, step: Step, progress: float) -> None:
-        self.key_encoder.follow(self.encoder, self.projector, momentum=self.key_momentum_at(progress))
+        self.key_encoder.follow(momentum=self.key_momentum_at(progress))
 
     def loss_range(self, batch_size: int) -> LossRange:
         return LossRange(*losses.mocov3_range(batch_size, temperature=self.temperature))
