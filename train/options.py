@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from train.run_log import PROJECT
 from zoo.errors import BadNumber
@@ -49,6 +52,8 @@ class Options:
     processes on it."""
     compile: bool = False
     """Compile the networks with torch.compile."""
+    remarks: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
+    """Lines to print when training begins."""
     wandb_project: str = PROJECT
     """Project of the run on Weights & Biases, where the package wandb is installed."""
 

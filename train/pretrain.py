@@ -27,6 +27,9 @@ from train.run import OnLog, Run
 from train.stopping import exit_on_user_error
 
 
+HELP = ("-h", "--help")
+
+
 def pretrain(recipe: Recipe, *, on_log: OnLog | None = None, **options: Any) -> Path:
     """Train the encoder of `recipe`, or go on with its run.
 
@@ -64,16 +67,17 @@ def pretrain(recipe: Recipe, *, on_log: OnLog | None = None, **options: Any) -> 
 
 def main() -> None:
     """Command line: the recipe's name, then its hyperparameters and the options as flags."""
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+    if len(sys.argv) < 2 or sys.argv[1] in HELP:
         print(f"usage: zoo train RECIPE [--config FILE] [--help] [flags]\n\nrecipes: {', '.join(recipes())}")
         sys.exit(0 if sys.argv[1:] else 2)
     with exit_on_user_error():
         name, *words = arguments(sys.argv[1:])
-        recipe = find_recipe(name)
+        asked, _ = tyro.cli(Asked, args=[word for word in words if word not in HELP], return_unknown_args=True)
+        recipe, remarks = recipe_for(name, asked)
         kind: Any = Annotated[type(recipe), tyro.conf.arg(name="")]
         flags: Any = Annotated[Options, tyro.conf.arg(name="")]
 
-        def command_line(recipe: kind = recipe, options: flags = Options()) -> Path:  # noqa: B008
+        def command_line(recipe: kind = recipe, options: flags = Options(remarks=tuple(remarks))) -> Path:  # noqa: B008
             """Train an encoder, or go on with the run in its folder.
 
             --config FILE takes flags from a YAML file, as each run folder's run.yaml; those given beside it win.

@@ -6,6 +6,7 @@ import math
 import pkgutil
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Annotated, Any
 
 import tyro
@@ -16,11 +17,12 @@ from train.optim import OptimizerName
 from train.schedules import SCHEDULES, ScheduleName
 from train.views import ViewPolicy
 from zoo.errors import BadNumber, unknown
-from zoo.images.dataset import dataset_row
-from zoo.model.backbone import backbone_row
-from zoo.model.card import Card
-from zoo.model.encoder import Encoder
-from zoo.names import natural_order, parse_name
+from zoo.images.dataset import Dataset, dataset_row
+from zoo.model.backbone import Backbone, backbone_row
+from zoo.model.card import MAX_SIDE, Card
+from zoo.model.encoder import Encoder, build_network
+from zoo.model.timm_backbone import timm_backbone
+from zoo.names import natural_order, split_name
 
 DESCRIPTION = ("name", "paper", "source", "expects")  # of a recipe; flags may change all other fields
 LEAST = {  # of the hyperparameters that every recipe or some method's has
@@ -62,11 +64,15 @@ class Recipe(ABC):
     sizes: tuple[int, ...] = ()
     """Progressive resizing: sides of the views in pixels, each for an equal part of the epochs, such as 16 24 32.
     Empty: the encoder's own size all along."""
+    backbone: str = ""
+    """Any network of timm's, as timm:NAME; the name's second part is then free. Empty: the zoo's row of that part."""
+    image_size: int | None = None
+    """Side of the images in pixels. By default that of the start weights, else of the data set."""
     seed: int = 15
     """Of initial weights, sample order and augmentation."""
 
     def __post_init__(self) -> None:
-        parse_name(self.name)
+        split_name(self.name)
         for name, value in asdict(self).items():
             if name in LEAST and not LEAST[name] <= value < math.inf:
                 raise BadNumber(f"{name} = {value}; at least {LEAST[name]} is needed, and a finite number")
@@ -80,15 +86,35 @@ class Recipe(ABC):
             raise BadNumber(f"seed = {self.seed}; allowed: 0 <= seed < 2^63")
         if any(size < 1 for size in self.sizes):
             raise BadNumber(f"sizes = {self.sizes}; allowed: pixels, 1 and more each")
-        backbone = backbone_row(parse_name(self.name).backbone)
-        if self.sizes and backbone.fixed_size:
-            raise BadNumber(f"sizes = {self.sizes}; {backbone.architecture} takes images of one size: leave them out")
+        if self.image_size is not None and not 1 <= self.image_size <= MAX_SIDE:
+            raise BadNumber(f"image_size = {self.image_size}; allowed: 1 to {MAX_SIDE} pixels")
+        if self.sizes and self.backbone_row.fixed_size:
+            architecture = self.backbone_row.architecture
+            raise BadNumber(f"sizes = {self.sizes}; {architecture} takes images of one size: leave them out")
         if self.warmup_epochs >= self.epochs:  # a short trial of a long recipe: keep the shape of the schedule
             object.__setattr__(self, "warmup_epochs", self.epochs // 10)
 
     @abstractmethod
     def method(self, encoder: Encoder) -> Method:
         """The algorithm with this recipe's hyperparameters, around `encoder`."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """The row of the data set in the name. Raises UnknownName."""
+        return dataset_row(split_name(self.name).dataset)
+
+    @property
+    def backbone_row(self) -> Backbone:
+        """The row of the network. Raises UnknownName; BadNumber if timm's cannot be trained at the image size."""
+        if not self.backbone:
+            return backbone_row(split_name(self.name).backbone)
+        return _timm_row(self.backbone, self.image_size or self.dataset.image_size)
+
+    def new_encoder(self) -> Encoder:
+        """A randomly initialized encoder, which normalizes with the data set's mean and standard deviation."""
+        size = self.image_size or self.dataset.image_size
+        network = build_network(self.backbone_row, image_size=size)
+        return Encoder(network, mean=self.dataset.mean, std=self.dataset.std, image_size=size)
 
     @property
     def peak_learning_rate(self) -> float:
@@ -116,23 +142,30 @@ class Recipe(ABC):
 
     def hyperparameters(self) -> dict[str, Any]:
         """All that may be set by a flag, as plain JSON values (infinity as "inf")."""
-        chosen = {key: value for key, value in asdict(self).items() if key not in DESCRIPTION}
+        left_out = {*DESCRIPTION, *(key for key in ("backbone", "image_size") if not getattr(self, key))}
+        chosen = {key: value for key, value in asdict(self).items() if key not in left_out}
         plain: dict[str, Any] = json.loads(json.dumps(chosen), parse_constant={"Infinity": "inf"}.__getitem__)
         return plain
 
     def card(self) -> Card:
         """The card of a model of this recipe before it is trained."""
-        row = dataset_row(parse_name(self.name).dataset)
+        row, network = self.dataset, self.backbone_row
         return Card(
             name=self.name,
             paper=self.paper,
             expects=self.expects,
             recipe=self.hyperparameters() | {"source": self.source},
-            image_size=row.image_size,
+            image_size=self.image_size or row.image_size,
             mean=row.mean,
             std=row.std,
-            dim=backbone_row(parse_name(self.name).backbone).dim,
+            dim=network.dim,
+            network=network.to_json() if self.backbone else {},
         )
+
+
+@cache
+def _timm_row(name: str, image_size: int) -> Backbone:
+    return timm_backbone(name, image_size=image_size)
 
 
 def recipes() -> dict[str, Recipe]:

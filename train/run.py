@@ -33,8 +33,7 @@ from train.watch import Watch
 from zoo.errors import BadNumber
 from zoo.images.image_set import ImageSet
 from zoo.images.opening import open_images
-from zoo.model.encoder import new_encoder
-from zoo.names import parse_name
+from zoo.names import split_name
 
 OnLog = Callable[[dict[str, float]], None]  # gets each line of the log, on the main process
 LOG_EVERY = 10  # steps between readings of the loss, each of which waits for the device
@@ -70,9 +69,7 @@ class Run:
         set_threads(options.threads, self.accelerator)
         self.main, self.device = self.accelerator.is_main_process, self.accelerator.device
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
-        dataset = parse_name(recipe.name).dataset
-        images = open_images(dataset, "train", options.data, stream=options.stream).sample(options.limit)
-        self.images = images if images.square else images.whole()  # views are cut from all of each picture
+        self.images = train_images(recipe, options)
         steps = steps_in_epoch(len(self.images), recipe.batch_size, self.world)
         self.epochs = Epochs(steps, recipe.epochs)
         self.chunks = chunks_of(recipe.batch_size // self.world, options.chunk)
@@ -236,13 +233,21 @@ class Run:
         return done == 1 or done % LOG_EVERY == 0 or done % self.epochs.steps == 0
 
 
+def train_images(recipe: Recipe, options: Options) -> ImageSet:
+    """The images to train on, as many as asked for. What is larger than the data set's cached pixels is streamed."""
+    larger = (recipe.image_size or 0) > recipe.dataset.image_size
+    images = open_images(split_name(recipe.name).dataset, "train", options.data, stream=options.stream or larger)
+    sample = images.sample(options.limit)
+    return sample if sample.square else sample.whole()  # views are cut from all of each picture
+
+
 def new_method(
     recipe: Recipe, images: ImageSet, device: torch.device, *, main: bool
 ) -> tuple[Method, OnlineProbe | None, ImageSet | None]:
     """The recipe's method on the device, initialized by its seed; the probe that learns beside it; and, on the main
     process, the images that it is monitored with."""
     torch.manual_seed(recipe.seed)
-    method = recipe.method(new_encoder(recipe.name))
+    method = recipe.method(recipe.new_encoder())
     method.prepare(len(images))
     monitored, indices = monitored_images(images, method.encoder.image_size) if main else (None, np.empty(0))
     probe = probe_beside(method, images, from_main(indices))

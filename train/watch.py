@@ -21,6 +21,7 @@ from train.monitor import (
     online_spectrum,
 )
 from train.options import Options
+from train.own_images import healthy_curve
 from train.probe import OnlineProbe
 from train.recipe import Recipe
 from train.report import SHOWN, write_report
@@ -60,14 +61,18 @@ class Watch:
         self._metrics, self._solved = StepMetrics(), 0.0
         config = {"recipe": recipe.name} | recipe.hyperparameters()
         self._log = RunLog(folder, step=step, config=config, wandb_project=options.wandb_project)
+        self._remarks = options.remarks
         self._best_knn = max((line.get("knn_held_out", 0.0) for line in read_log(folder)), default=0.0)
         seconds = 0.1 if sys.stderr.isatty() else 30.0  # between two states of the bar: a log keeps them all
         self._bar = tqdm(total=total, initial=step, unit=" steps", dynamic_ncols=True, mininterval=seconds)
 
     def __enter__(self) -> "Watch":
         self._report_skipped()
-        for line in self._method.remarks(len(self._images), self._recipe.batch_size):
+        batch_size = self._recipe.batch_size
+        for line in (*self._remarks, *self._method.remarks(len(self._images), batch_size)):
             self._bar.write(line)
+        if self._remarks:
+            self._bar.write(healthy_curve(*self._method.loss_range(batch_size)))
         if self._knn_every and self._first < self._total:
             self._test = self._test_split()
         return self
