@@ -22,10 +22,10 @@ from accelerate import PartialState
 
 from train.config import arguments
 from train.options import Options
-from train.recipe import Recipe, find_recipe, recipes
+from train.own_images import Asked, recipe_for
+from train.recipe import Recipe, recipes
 from train.run import OnLog, Run
 from train.stopping import exit_on_user_error
-
 
 HELP = ("-h", "--help")
 
