@@ -36,7 +36,7 @@ from zoo.hub.resolve import ADDRESSES, locate
 from zoo.hub.store import CARD, read_card
 from zoo.images.dataset import dataset_row
 from zoo.images.opening import LARGEST_CACHED
-from zoo.model.encoder import Encoder, build_backbone, new_encoder
+from zoo.model.encoder import Encoder, build_backbone, untrained_encoder
 
 SEED = 0  # of random weights
 RAW_OF_LARGE = 32  # pixels
@@ -96,7 +96,7 @@ def baselines(contestant: Contestant, *, device: str | torch.device = "cpu") -> 
     if card.is_plain_timm:
         return []
     torch.manual_seed(SEED)
-    untrained = new_encoder(card.name).to(device).eval()
+    untrained = untrained_encoder(card).to(device).eval()
     pixels = _raw(contestant.encoder.image_size)
     return [Contestant(f"random {card.backbone}", untrained, fingerprint(untrained)), pixels]
 

@@ -29,7 +29,7 @@ from zoo.files import new_file
 from zoo.hub.load import load_encoder
 from zoo.hub.resolve import locate
 from zoo.hub.store import onnx_file
-from zoo.images.dataset import DIGITS, dataset_row
+from zoo.images.dataset import DATASETS, DIGITS
 from zoo.images.opening import open_images
 from zoo.model.encoder import Encoder
 
@@ -162,8 +162,9 @@ def _pictures(encoder: Encoder, n: int, data: Path | None) -> np.ndarray:
     """(n, S, S, 3) uint8: images of the model's data set if it is at hand, else smooth random ones."""
     assert encoder.card is not None
     size = encoder.image_size
-    if not encoder.card.is_plain_timm and (data is not None or dataset_row(encoder.card.dataset).hub == DIGITS):
-        return open_images(encoder.card.dataset, "test", data).sample(n).pixels()[:]
+    row = None if encoder.card.is_plain_timm else DATASETS.get(encoder.card.dataset)
+    if not encoder.card.is_plain_timm and (data is not None or (row is not None and row.hub == DIGITS)):
+        return open_images(encoder.card.dataset, "test", data).sample(n).pixels(size)[:]
     coarse = np.random.default_rng(0).integers(0, 256, (n, 5, 5, 3), np.uint8)
     return np.stack(
         [np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC)) for image in coarse]

@@ -263,6 +263,8 @@ def run_card(recipe: Recipe, progress: Progress, steps_per_epoch: int, accelerat
         "versions": versions(),
         "command": command(),
     }
+    if recipe.dataset.own:
+        training["data_licence"] = recipe.dataset.licence
     if progress.joules is not None:
         training["energy_kwh"] = round(progress.joules / 3.6e6, 6)
     for key in ("start", "freeze_epochs", "backbone_rate"):
@@ -270,5 +272,6 @@ def run_card(recipe: Recipe, progress: Progress, steps_per_epoch: int, accelerat
             training[key] = progress.settings[key]
             changed = [*changed, f"{key} {progress.settings[key]}"]
     card = recipe.card()
-    expects = f"none published with {'; '.join(changed)}" if changed else card.expects
+    own = published is None and recipe.dataset.own
+    expects = f"none published with {'; '.join(changed)}" if changed and not own else card.expects
     return replace(card, expects=expects, training=training)

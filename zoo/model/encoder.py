@@ -224,6 +224,12 @@ def new_encoder(name: str) -> Encoder:
     return Encoder(backbone, mean=row.mean, std=row.std, image_size=row.image_size)
 
 
+def untrained_encoder(card: Card) -> Encoder:
+    """The encoder that `card` describes, randomly initialized."""
+    backbone = build_network(card.backbone_row, image_size=card.image_size, stem_padding=card.stem_padding)
+    return Encoder(backbone, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop, card=card)
+
+
 def save_encoder(encoder: Encoder, folder: Path, card: Card) -> Card:
     """Write `model.safetensors`, then `card.json`, into `folder`. Returns the card with the weights' hash.
 
@@ -275,12 +281,6 @@ def _disagreements(encoder: Encoder, card: Card) -> list[str]:
     return [entry for entry, agrees in same.items() if not agrees]
 
 
-def _empty(card: Card) -> Encoder:
-    """The encoder of `card` without its weights."""
-    backbone = build_network(card.backbone_row, image_size=card.image_size, stem_padding=card.stem_padding)
-    return Encoder(backbone, mean=card.mean, std=card.std, image_size=card.image_size, crop=card.crop, card=card)
-
-
 def open_encoder(folder: Path, card: Card, *, device: str | torch.device = "cpu") -> Encoder:
     """The encoder of a model folder, its weights verified against `card`, in evaluation mode.
 
@@ -292,10 +292,10 @@ def open_encoder(folder: Path, card: Card, *, device: str | torch.device = "cpu"
     try:
         tensors = {key: v.float() if v.is_floating_point() else v for key, v in load_file(path).items()}
         with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
-            encoder = _empty(card)
+            encoder = untrained_encoder(card)
         encoder.load_state_dict(tensors, assign=True)
         if any(buffer.is_meta for buffer in encoder.buffers()):  # tables that are in no weights file, as of Swin
-            encoder = _empty(card)
+            encoder = untrained_encoder(card)
             encoder.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
         raise CorruptFile(f"{path} does not hold the weights of {card.name}: {error}") from error

@@ -7,11 +7,10 @@ from typing import Any
 import yaml
 
 from zoo.hub.licences import noncommercial
-from zoo.images.dataset import DIGITS, dataset_row
-from zoo.model.backbone import backbone_row
+from zoo.images.dataset import DATASETS, DIGITS
 from zoo.model.card import Card, Weights
 from zoo.model.timm_form import small_stem, timm_config
-from zoo.names import parse_name
+from zoo.names import split_name
 from zoo.release.snippets import usage
 
 LICENCE = "apache-2.0"
@@ -49,7 +48,7 @@ def _whose(card: Card) -> str:
 
 
 def _header(card: Card) -> dict[str, Any]:
-    data, name = dataset_row(card.dataset), parse_name(card.name)
+    data, name = DATASETS.get(card.dataset), split_name(card.name)
     header: dict[str, Any] = {
         "license": card.licence.lower() or LICENCE,
         "library_name": "timm",
@@ -57,7 +56,7 @@ def _header(card: Card) -> dict[str, Any]:
         "tags": ["timm", "transformers", "contrastive-zoo", "self-supervised-learning", "contrastive-learning",
                  name.method, name.backbone],
     }  # fmt: skip
-    if data.hub_id:
+    if data and data.hub_id:
         header["datasets"] = [data.hub_id]
     results = [_index_row(row) for row in card.measured]
     if results:
@@ -72,7 +71,7 @@ def _index_row(result: dict[str, Any]) -> dict[str, Any]:
     kind = _metric_type(result["metric"])
     return {
         "task": {"type": "image-classification" if kind in OF_CLASSES else "image-feature-extraction"},
-        "dataset": {"name": name, "type": dataset_row(name).hub_id or name, "split": "test"},
+        "dataset": {"name": name, "type": DATASETS[name].hub_id or name if name in DATASETS else name, "split": "test"},
         "metrics": [{"type": kind, "name": metric, "value": round(_scale(result) * float(result["value"]), 4)}],
     }
 
@@ -89,7 +88,7 @@ def _scale(result: dict[str, Any]) -> int:
 
 
 def _summary(card: Card) -> str:
-    name, row = parse_name(card.name), backbone_row(card.backbone)
+    name, row = split_name(card.name), card.backbone_row
     n_images = card.training.get("images")
     trained = f"{n_images:,} images of {name.dataset}" if n_images else name.dataset
     facts = [
@@ -157,7 +156,10 @@ def _interval(row: dict[str, Any]) -> str:
 
 
 def _data(card: Card) -> str:
-    row = dataset_row(card.dataset)
+    row = DATASETS.get(card.dataset)
+    if row is None:
+        licence = card.training.get("data_licence") or "not recorded"
+        return f"Images of its publisher's own, called {card.dataset}; labels were not used. Their licence: {licence}."
     where = "comes with scikit-learn" if row.hub == DIGITS else "read from a local copy"
     if row.hub_id:
         where = f"[{row.hub_id}](https://huggingface.co/datasets/{row.hub_id})"
