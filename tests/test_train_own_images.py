@@ -1,8 +1,14 @@
 """Recipes for images of the user's own: the nearest published one, scaled to the data set."""
 
-import pytest
+from dataclasses import replace
 
-from train.own_images import batch_size_for, nearest_recipe, own_recipe, queue_size_for
+import numpy as np
+import pytest
+from PIL import Image
+
+import zoo
+from train.own_images import Asked, batch_size_for, nearest_recipe, own_recipe, queue_size_for, recipe_for
+from train.pretrain import pretrain
 from zoo.errors import UnknownName
 from zoo.model.backbone import backbone_row
 from zoo.names import split_name
@@ -74,3 +80,20 @@ def test_the_recipe_bears_its_own_name_and_promises_no_published_result():
     recipe, _ = own_recipe("mocov3-vitt4-birds", VIT, images=5_000, image_size=32)
     assert (recipe.name, recipe.expects, recipe.optimizer) == ("mocov3-vitt4-birds", "none published", "adamw")
     assert recipe.source.startswith("the hyperparameters of mocov3-vitt4-cifar100, scaled to 5,000 images")
+
+
+def test_a_start_gives_the_image_size_and_the_network(tmp_path):
+    for number in range(8):
+        pixels = np.random.default_rng(number).integers(0, 255, (48, 48, 3), np.uint8)
+        (tmp_path / "birds" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "birds" / "ab"[number % 2] / f"{number}.png")
+    data = str(tmp_path / "birds")
+    first, _ = recipe_for("simco-mine-birds", Asked(data=data, backbone="timm:test_convnext", image_size=24))
+    run = pretrain(replace(first, epochs=1, batch_size=2), data=data, out=tmp_path / "run", knn_every=0)
+    second, reasons = recipe_for("simco-mine-birds-more", Asked(data=data, start=str(run)))
+    assert (second.backbone, second.image_size) == ("timm:test_convnext", 24)
+    assert "starts from trained weights" in reasons[1]
+    more = pretrain(
+        replace(second, epochs=1, batch_size=2), data=data, start=str(run), out=tmp_path / "more", knn_every=0
+    )
+    assert zoo.load(more).card.training["start"]["name"] == "simco-mine-birds"

@@ -15,7 +15,7 @@ CONFIG = "run.yaml"
 
 def write_config(folder: Path, recipe: Recipe, options: Options) -> None:
     """Write `run.yaml`: all flags of a run but its folder."""
-    chosen = {key: value for key, value in vars(options).items() if key != "out" and value is not None}
+    chosen = {key: value for key, value in vars(options).items() if key not in ("out", "remarks") and value is not None}
     plain = {key: str(value) if isinstance(value, Path) else value for key, value in chosen.items()}
     text = yaml.safe_dump({"recipe": recipe.name} | recipe.hyperparameters() | plain, sort_keys=False)
     head = f"# Repeats this run: zoo train --config {CONFIG} --out FOLDER; flags on the command line win.\n"

@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 from train.recipe import Recipe, find_recipe, recipes
 from zoo.errors import ZooError, unknown
+from zoo.hub.resolve import locate
+from zoo.hub.store import read_card
 from zoo.images.dataset import DATASETS
 from zoo.images.opening import known_row, open_images
 from zoo.model.backbone import BACKBONES, Backbone, backbone_row
-from zoo.model.timm_backbone import timm_backbone
+from zoo.model.card import Card
+from zoo.model.timm_backbone import PREFIX, timm_backbone
 from zoo.names import Name, split_name
 
 LARGE_IMAGE = 96  # pixels; from here on the recipes for ImageNet's subsets are the nearer ones
@@ -36,6 +39,7 @@ class Asked:
     stream: bool = False
     backbone: str = ""
     image_size: int | None = None
+    start: str | None = None
 
 
 class OwnRecipe(NamedTuple):
@@ -59,18 +63,27 @@ def recipe_for(name: str, asked: Asked) -> OwnRecipe:
     parts = split_name(name) if name not in recipes() and name.count("-") in (2, 3) else None
     if parts is None or (parts.dataset in DATASETS and not asked.backbone):
         return OwnRecipe(find_recipe(name), [])
-    check_backbone(parts.backbone, asked.backbone)
-    size = asked.image_size or known_row(parts.dataset, asked.data).image_size
-    row = timm_backbone(asked.backbone, image_size=size) if asked.backbone else backbone_row(parts.backbone)
+    start = read_card(locate(asked.start)) if asked.start else None
+    data = known_row(parts.dataset, asked.data)
+    size = asked.image_size or (start.image_size if start else data.image_size)
+    backbone = _backbone(parts.backbone, asked.backbone, start)
+    row = timm_backbone(backbone, image_size=size) if backbone else backbone_row(parts.backbone)
     images = open_images(parts.dataset, "train", asked.data, stream=asked.stream).sample(asked.limit)
-    recipe, reasons = own_recipe(name, row, images=len(images), image_size=size)
-    return OwnRecipe(replace(recipe, backbone=asked.backbone, image_size=asked.image_size), reasons)
+    recipe, reasons = own_recipe(name, row, images=len(images), image_size=size, started=start is not None)
+    return OwnRecipe(replace(recipe, backbone=backbone, image_size=size), reasons)
 
 
-def check_backbone(slug: str, backbone: str) -> None:
-    """Refuse a network of timm's under the name of a row of the zoo's table. Raises BadNumber."""
-    if backbone and slug in BACKBONES:
-        raise ZooError(f"{slug} is {BACKBONES[slug].about}; give {backbone} another second part of the name")
+def _backbone(slug: str, asked: str, start: Card | None) -> str:
+    """timm's name of the network, or "" where the zoo's table has the name's second part.
+
+    Raises:
+        ZooError: The second part is a row of the table, and another network is asked for.
+    """
+    if asked and slug in BACKBONES:
+        raise ZooError(f"{slug} is {BACKBONES[slug].about}; give {asked} another second part of the name")
+    if not asked and slug not in BACKBONES and start and start.network:
+        return f"{PREFIX}{start.network['architecture']}"
+    return asked
 
 
 def own_recipe(name: str, row: Backbone, *, images: int, image_size: int, started: bool = False) -> OwnRecipe:

@@ -14,7 +14,7 @@ from zoo.errors import BadData, UnknownName
 from zoo.hub.load import load_encoder
 from zoo.hub.resolve import locate
 from zoo.hub.store import HEAD
-from zoo.names import parse_name
+from zoo.names import split_name
 
 NAMED = 3  # tensors that are named in a line
 LEAST_SHARED = 0.5  # share of the encoder's parameters that must fit
@@ -51,13 +51,13 @@ def start_from(method: Method, source: str, *, name: str, main: bool) -> Start:
     shared = sum(value.numel() for key, value in own.items() if key in theirs and theirs[key].shape == value.shape)
     if shared < LEAST_SHARED * sum(value.numel() for value in own.values()):
         raise BadData(
-            f"--start {source} is another network than {parse_name(name).backbone}: {lines[0]}. Train a recipe of the "
+            f"--start {source} is another network than {split_name(name).backbone}: {lines[0]}. Train a recipe of the "
             "same backbone, or start from other weights"
         )
     head = locate(source) / HEAD
     if not head.is_file():
         lines.append("projector and predictor start at random: there are none beside the weights")
-    elif _method_of(card.name) != parse_name(name).method:
+    elif _method_of(card.name) != split_name(name).method:
         lines.append(f"projector and predictor start at random: those of {card.name} are of another method")
     else:
         for part, state in _parts(load_file(head)).items():
@@ -74,7 +74,7 @@ def start_from(method: Method, source: str, *, name: str, main: bool) -> Start:
 def _method_of(name: str) -> str:
     """The method in a model's name; nothing for a repository of plain timm."""
     try:
-        return parse_name(name).method
+        return split_name(name).method
     except UnknownName:
         return ""
 
