@@ -88,12 +88,11 @@ def test_a_start_gives_the_image_size_and_the_network(tmp_path):
         (tmp_path / "birds" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(tmp_path / "birds" / "ab"[number % 2] / f"{number}.png")
     data = str(tmp_path / "birds")
-    first, _ = recipe_for("simco-mine-birds", Asked(data=data, backbone="timm:test_convnext", image_size=24))
+    first, _ = recipe_for("simco-mine-birds", Asked(data=data, backbone="timm:test_convnext", image_size=40))
     run = pretrain(replace(first, epochs=1, batch_size=2), data=data, out=tmp_path / "run", knn_every=0)
     second, reasons = recipe_for("simco-mine-birds-more", Asked(data=data, start=str(run)))
-    assert (second.backbone, second.image_size) == ("timm:test_convnext", 24)
+    assert (second.backbone, second.image_size) == ("timm:test_convnext", 40)
     assert "starts from trained weights" in reasons[1]
-    more = pretrain(
-        replace(second, epochs=1, batch_size=2), data=data, start=str(run), out=tmp_path / "more", knn_every=0
-    )
+    second = replace(second, epochs=1, batch_size=2)
+    more = pretrain(second, data=data, start=str(run), out=tmp_path / "more", knn_every=0)
     assert zoo.load(more).card.training["start"]["name"] == "simco-mine-birds"

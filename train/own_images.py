@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from train.recipe import Recipe, find_recipe, recipes
-from zoo.errors import ZooError, unknown
+from zoo.errors import BadNumber, ZooError, unknown
 from zoo.hub.resolve import locate
 from zoo.hub.store import read_card
 from zoo.images.dataset import DATASETS
@@ -63,6 +63,8 @@ def recipe_for(name: str, asked: Asked) -> OwnRecipe:
     parts = split_name(name) if name not in recipes() and name.count("-") in (2, 3) else None
     if parts is None or (parts.dataset in DATASETS and not asked.backbone):
         return OwnRecipe(find_recipe(name), [])
+    if asked.image_size is not None and asked.image_size < 1:
+        raise BadNumber(f"image_size = {asked.image_size}; at least 1 pixel is needed")
     start = read_card(locate(asked.start)) if asked.start else None
     data = known_row(parts.dataset, asked.data)
     size = asked.image_size or (start.image_size if start else data.image_size)
