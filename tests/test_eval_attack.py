@@ -56,7 +56,7 @@ def fails(monkeypatch, *words: str) -> str:
             "--data is given twice; give all its values after",
         ),
         (["pixels:", "--max-train", "9", "--data", "digits", "--max_train=8"], "--max-train is given twice"),
-        (["pixels:", "--data", "=x"], "unknown data set ''"),
+        (["pixels:", "--data", "=x"], "'' cannot be the name of a data set"),
         (["pixels:", "--data", "digits=/nowhere"], "/nowhere: no such folder or archive"),
         (["pixels:", "--data", "digits", "--protocol", "knn,"], "unknown protocol ''"),
         (["pixels:", "--data", "digits", "--max-test", "0"], "max_test = 0; at least 1"),

@@ -291,5 +291,5 @@ def test_without_faiss_an_index_says_what_to_install(
     indexed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(NotInstalled, match=r"contrastive-zoo\[index\]"):
+    with pytest.raises(NotInstalled, match=r'pip install "\.\[index\]"'):
         Index(indexed[1])

@@ -42,7 +42,7 @@ def test_processes_make_the_rows_one_process_makes(world: int) -> None:
 def test_blocks_change_no_bit(policies, size, monkeypatch) -> None:
     """All at once, blocks with a rest, image by image; of whole images and of crops that are cut already."""
     make, images = Views(*policies, size=size, seed=5), pixels(75, 36, 24)
-    crops = pixels(150, size, size).reshape(75, 2, 3, size, size)
+    crops = pixels(75, size, size), pixels(75, size, size)
     found = []
     for most in (2**30, 2**17, 11 * 40 * 40, 1):
         monkeypatch.setattr("train.views.BLOCK_PIXELS", most)
