@@ -65,7 +65,7 @@ def test_floor_0_modules_load_no_torch(module: str):
 def test_the_public_verbs_are_there():
     import zoo
 
-    assert sorted(zoo.__all__) == ["info", "list", "load"]
+    assert sorted(zoo.__all__) == ["info", "list", "load", "table"]
     assert all(callable(getattr(zoo, verb)) for verb in zoo.__all__)
 
 

@@ -173,6 +173,6 @@ def test_the_list_shows_the_variant_and_what_the_bare_name_loads(
     keep_inside(run)
     zoo_command("list", "simco-r20-digits*", monkeypatch=monkeypatch)
     lines = capsys.readouterr().out.splitlines()
-    assert f"  loads {NAME}  " in lines[1]
+    assert f"  loads {NAME}" in lines[1]
     assert lines[2].startswith(NAME)
     assert "0.27 M" in lines[2]

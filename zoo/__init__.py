@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
     import torch
 
+    from zoo.hub.table import Row
     from zoo.model.card import Card
     from zoo.model.encoder import Encoder
 
 __version__ = "0.1.0"
 
-__all__ = ["info", "list", "load"]
+__all__ = ["info", "list", "load", "table"]
 
 
 def list(pattern: str = "*", *, method: str = "*", backbone: str = "*", dataset: str = "*") -> builtins.list[str]:
@@ -41,6 +42,16 @@ def list(pattern: str = "*", *, method: str = "*", backbone: str = "*", dataset:
         return fnmatchcase(name, pattern) and all(fnmatchcase(part, wanted) for part, wanted in pairs)
 
     return [name for name in names() if fits(name)]
+
+
+def table(pattern: str = "*", *, method: str = "*", backbone: str = "*", dataset: str = "*") -> builtins.list[Row]:
+    """The models as a list of dicts, filtered as in `list`; `pandas.DataFrame(zoo.table())` is a DataFrame.
+
+    Each has size, weights, licence, and the measured and published top-1 accuracy; see `zoo.hub.table.Row`.
+    """
+    from zoo.hub.table import table_rows
+
+    return table_rows(list(pattern, method=method, backbone=backbone, dataset=dataset))
 
 
 def info(model: str | Path) -> Card:
