@@ -13,8 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from checkout import repository_files
+from PIL import Image
 from serve_http import free_port, wait_until_ready
 
 ROOT = Path(__file__).parents[1]
@@ -31,13 +33,24 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
-def test_every_code_block_runs(copy: Path, home: Path):
+@pytest.fixture
+def birds(tmp_path: Path) -> Path:
+    """Three classes of 40 pictures of noise."""
+    for number in range(120):
+        path = tmp_path / "birds" / ("crow", "robin", "wren")[number % 3] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(number).integers(0, 255, (32, 32, 3), np.uint8)).save(path)
+    return tmp_path / "birds"
+
+
+def test_every_code_block_runs(copy: Path, home: Path, birds: Path):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
     port, servers = str(free_port()), []
     stand_ins = {
         "make demo": "zoo demo --epochs 3",
         "make test": "true",
         "path/to/cifar100": str(CIFAR100),
+        "path/to/birds": str(birds),
         "--epochs 2": "--epochs 2 --limit 128 --batch-size 64 --knn-every 0",
         "--protocol knn": "--protocol knn --max-train 300 --max-test 100",
         "3000": port,
@@ -47,7 +60,7 @@ def test_every_code_block_runs(copy: Path, home: Path):
         for language, block in BLOCKS:
             if language == "yaml":
                 continue  # below
-            if "cifar100 " in block and not CIFAR100.is_dir():
+            if "path/to/cifar100" in block and not CIFAR100.is_dir():
                 continue
             text = block
             for written, run in stand_ins.items():
