@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 import zoo
 from zoo.cli.main import main
+from zoo.errors import ZooError
 from zoo.hub.convert import convert as convert_file
 from zoo.hub.layouts import LAYOUTS, layout_of, statistics_of
 from zoo.hub.store import HEAD
@@ -56,6 +57,27 @@ def test_the_head_of_a_checkpoint_is_a_network_again(kind: str, tmp_path: Path):
     assert isinstance(found.projector[0], nn.Linear)
     assert found.projector(torch.rand(2, 4)).shape == (2, 4)
     assert hasattr(found, "predictor") == (name.startswith("mocov3"))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "key"),
+    [
+        (vissl, "simclr-r18-in1k", r"projector\.0\.clf\.0\.bias"),
+        (dino, "dino-r18-in1k", r"projector\.last_layer\.weight_g"),
+    ],
+)
+def test_a_head_of_another_kind_is_refused_with_the_reason_and_the_encoder_still_opens(
+    make: Callable, name: str, key: str, tmp_path: Path
+):
+    folder = convert_file(saved(make(resnet(224)), tmp_path / "x.pth"), name=name, out=tmp_path / name)
+    with pytest.raises(ZooError, match=rf"head of {name}, from facebookresearch/.* but has {key}.* without head=True"):
+        zoo.load(folder, head=True)
+    encoder, x = zoo.load(folder), torch.rand(1, 3, 224, 224)
+    early, late = encoder.features(x, layers=[1, -1])
+    assert torch.allclose(late.mean((2, 3)), encoder(x), atol=1e-5)
+    assert early.shape == (1, 64, 56, 56)
+    smaller = x[..., :96, :96]
+    assert torch.equal(encoder.at(96)(smaller), encoder.backbone((smaller - encoder.mean) / encoder.std))
 
 
 def assert_same(network: nn.Module, body: dict[str, Tensor]) -> None:

@@ -1,12 +1,13 @@
 """The projector that training put on the encoder, read back from its weights, and a linear head for fine-tuning."""
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from zoo.errors import CorruptFile, NoWeights
+from zoo.errors import CorruptFile, NoWeights, ZooError
 from zoo.hub.store import HEAD
 from zoo.model.card import Card
 
@@ -17,6 +18,7 @@ def read_head(folder: Path, card: Card) -> dict[str, nn.Sequential]:
     Raises:
         NoWeights: The model has none.
         CorruptFile: The file is damaged or belongs to other weights.
+        ZooError: It is of a kind that this package does not build, such as DINO's or VISSL's classifiers.
     """
     path = folder / HEAD
     if not path.is_file():
@@ -33,7 +35,19 @@ def read_head(folder: Path, card: Card) -> dict[str, nn.Sequential]:
     for key, value in tensors.items():
         part, _, rest = key.partition(".")
         parts[part][rest] = value
+    _refuse_other_heads(tensors, card)
     return {part: layers_of(state, where=f"{path}: {part}") for part, state in parts.items()}
+
+
+def _refuse_other_heads(tensors: dict[str, Tensor], card: Card) -> None:
+    """Raises ZooError for a head that is no plain sequence: between its layers there may be more than ReLUs."""
+    others = [key for key in tensors if not re.fullmatch(r"\w+\.\d+\.\w+", key)]
+    if others:
+        source = str(card.training.get("source", "another code base")).partition(":")[0]
+        raise ZooError(
+            f"the head of {card.name}, from {source}, is no sequence of linear maps, batch norms and ReLUs but has "
+            f"{others[0]}; it is kept as {HEAD}, but not built. Load the model without head=True"
+        )
 
 
 def layers_of(state: dict[str, Tensor], *, where: str) -> nn.Sequential:
